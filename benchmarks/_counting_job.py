@@ -80,7 +80,7 @@ class Workload:
 
     def phases(self):
         last = CheckpointLog(JobFolder(self.config.job_folder)).last
-        return last.metrics["seconds"]
+        return last.seconds
 
     def breakdown(self, wall):
         """Return the seconds of the phases of the last run, which had one micro-batch and took `wall` seconds."""

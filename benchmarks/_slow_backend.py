@@ -7,7 +7,7 @@ from headrace.state.backend import HashMapBackend
 class SlowBackend(HashMapBackend):
     """Each call of `get_many` takes `latency` seconds more, for any number of keys."""
 
-    answers_at_once = False
+    is_in_memory = False
 
     def __init__(self, latency):
         super().__init__()

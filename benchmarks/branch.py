@@ -84,9 +84,9 @@ class Job:
     def write(self, day, keys, shift=0):
         """Write, or rewrite, the file of a day with one event per key."""
         start = FIRST + timedelta(days=day)
-        moment = round(start.timestamp() * 1000)
+        timestamp = round(start.timestamp() * 1000)
         names = pa.array([f"key-{number + shift:07d}" for number in range(keys)])
-        times = pa.array([moment + number for number in range(keys)], pa.timestamp("ms", tz="UTC"))
+        times = pa.array([timestamp + number for number in range(keys)], pa.timestamp("ms", tz="UTC"))
         name = f"{start:%Y-%m-%d}.parquet"
         (self.harness.folder / "input" / "events" / name).unlink(missing_ok=True)
         self.harness.feed_table("events", pa.table({"key": names, "at": times}), file=name)
@@ -103,8 +103,8 @@ class Job:
 
     def backfill(self, first, end):
         """Recompute days, up to the comparison; return the name of the branch."""
-        moments = (round((FIRST + timedelta(days=day)).timestamp() * 1000) for day in (first, end))
-        plan = plan_backfill(self.config, checked_plan(self.config), Interval(*moments), None)
+        timestamps = (round((FIRST + timedelta(days=day)).timestamp() * 1000) for day in (first, end))
+        plan = plan_backfill(self.config, checked_plan(self.config), Interval(*timestamps), None)
         options = RunOptions(run_id="backfill", backend=self.harness.backend, parallelism=2)
         Backfill(self.config, checked_plan(self.config), plan, options, self.run_on_branch).run()
         return plan.name

@@ -66,7 +66,7 @@ class Job:
         options = RunOptions(run_id=f"turn-{files[0].stem}", parallelism=TASKS)
         with measured() as cost:
             run_in(self.spark, self.config, options, lambda _: None)
-        stage = CheckpointLog(JobFolder(self.config.job_folder)).last.metrics["seconds"]["sources"]
+        stage = CheckpointLog(JobFolder(self.config.job_folder)).last.seconds["sources"]
         self.records += sum(pq.read_metadata(file).num_rows for file in files)
         return Turn(cost.wall, stage, cost.cpu)
 

@@ -72,7 +72,6 @@ FIGURES: dict[str, Callable[[], object]] = {
     "storage_options": lambda: shown(hits(r"storage_options")),
     "storage_errors(": lambda: shown(hits(r"storage_errors\(")),
     "doing(": lambda: shown(hits(r"\bdoing\(")),
-    "is_in_memory": lambda: shown(hits(r"is_in_memory")),
     "SourceOffset": lambda: shown(hits(r"SourceOffset")),
     "notes that are read": lambda: shown(hits(r"_NOTE|again_note|replay_note|backfill_note")),
     "comparisons of .format": lambda: shown(hits(FORMATS)),

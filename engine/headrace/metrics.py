@@ -58,7 +58,9 @@ _ALL = (
     Metric("rows_in", Unit.ROWS, "Rows that sources took in."),
     Metric("rows_out", Unit.ROWS, "Rows for sinks."),
     Metric("quarantined", Unit.ROWS, "Rows, records and elements that were set aside."),
-    Metric("ahead", Unit.ROWS, "Rows whose event time lies too far ahead of the watermark."),
+    Metric(
+        "ahead", Unit.ROWS, "Rows whose event time lies too far ahead of the begin of the micro-batch (`max_ahead`)."
+    ),
     Metric("doubtful_times", Unit.ROWS, "Rows whose event time looks like seconds or days, not milliseconds."),
     Metric("keyed_records", Unit.RECORDS, "Records that keyed operators processed."),
     Metric("late", Unit.RECORDS, "Records that came at or behind the watermark."),
@@ -98,8 +100,8 @@ _ALL = (
     Metric("timeouts", Unit.ELEMENTS, "Expired elements, and probes that had no response in time."),
     Metric("parked", Unit.ELEMENTS, "Elements left to a later micro-batch."),
     Metric("defaulted", Unit.ELEMENTS, "Failed elements that got their default."),
-    Metric("answers_kept", Unit.ELEMENTS, "Outcomes that were stored for replays."),
-    Metric("answers_taken", Unit.ELEMENTS, "Elements that got the outcome of the job's own run, without a call."),
+    Metric("responses_kept", Unit.ELEMENTS, "Outcomes that were stored for replays."),
+    Metric("responses_taken", Unit.ELEMENTS, "Elements that got the outcome of the job's own run, without a call."),
     Metric("cache_hits", Unit.TIMES, "Attempts that the cache answered, without a call."),
     Metric("coalesced", Unit.TIMES, "Attempts that joined an equal call in flight."),
     Metric("batches", Unit.CALLS, "Calls for several elements."),

@@ -161,7 +161,7 @@ class Demo:
         return sorted(path.name for path in self.events.glob("*.parquet"))
 
     def taken_in(self) -> datetime:
-        """Return the moment up to which the job has taken in all input; the first day if it has not run."""
+        """Return the timestamp up to which the job has taken in all input; the first day if it has not run."""
         last_day = self.last_day()
         return START if last_day is None else datetime.fromisoformat(last_day).replace(tzinfo=UTC) + timedelta(days=1)
 
@@ -318,9 +318,9 @@ def read_board(path: Path) -> tuple[list[tuple[Any, ...]], int]:
         return connection.execute(INTERESTING).fetchall(), board.num_rows
 
 
-def milliseconds(moment: str) -> int:
-    """Turn an ISO 8601 moment into milliseconds since the epoch."""
-    return round(datetime.fromisoformat(moment).timestamp() * 1000)
+def milliseconds(timestamp: str) -> int:
+    """Turn an ISO 8601 timestamp into milliseconds since the epoch."""
+    return round(datetime.fromisoformat(timestamp).timestamp() * 1000)
 
 
 def verify(demo: Demo) -> int:

@@ -91,7 +91,7 @@ def _make_inputs(connection: duckdb.DuckDBPyConnection, inputs: Path, taken_in: 
 
 
 def _without_zone(field: pa.Field[Any]) -> str:
-    """Return SQL for a column; a moment becomes a timestamp without zone, in UTC."""
+    """Return SQL for a column; a timestamp becomes a timestamp without zone, in UTC."""
     return f'"{field.name}"::TIMESTAMP AS "{field.name}"' if pa.types.is_timestamp(field.type) else f'"{field.name}"'
 
 

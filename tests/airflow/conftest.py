@@ -23,7 +23,7 @@ os.environ.update(
         "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
-        # Each test has a home of its own: a DAG that another test stored a moment ago must not be used for it.
+        # Each test has a home of its own: a DAG that another test stored a timestamp ago must not be used for it.
         "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "0",
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",

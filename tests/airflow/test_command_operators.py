@@ -139,7 +139,7 @@ def test_job_never_run_has_reached_no_milestone():
     [
         ({}, "give the sensor a checkpoint"),
         ({"checkpoint": "seven"}, "'seven' is not the id of a checkpoint"),
-        ({"watermark": "monday"}, "watermark: 'monday' is not a moment"),
+        ({"watermark": "monday"}, "watermark: 'monday' is not a timestamp"),
         ({"interval_end": "None"}, "give the sensor a checkpoint"),
     ],
 )

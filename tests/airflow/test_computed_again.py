@@ -30,7 +30,7 @@ class Airflow:
     def day(self, number, *, run_type="scheduled", started=None, try_number=1, cleared_after=0, mode="interval"):
         """Run the task: `started` is when Airflow started the DAG run, `cleared_after` the tries before the task was cleared."""
         interval = days(number)
-        start, end = (datetime.fromtimestamp(moment / 1000, UTC) for moment in (interval.start, interval.end))
+        start, end = (datetime.fromtimestamp(timestamp / 1000, UTC) for timestamp in (interval.start, interval.end))
         task = self._task(start, end, mode)
         now = self.now
         instance = FakeInstance(
@@ -87,10 +87,10 @@ def airflow(home, monkeypatch, three_days):
 
     def report(task, _context):
         words = plain_words(task.application_args)
-        moments = {name: value_of(name, words) for name in ("interval-start", "interval-end", "recompute")}
+        timestamps = {name: value_of(name, words) for name in ("interval-start", "interval-end", "recompute")}
         options = {
             name.replace("-", "_"): round(datetime.fromisoformat(text).timestamp() * 1000)
-            for name, text in moments.items()
+            for name, text in timestamps.items()
             if text is not None
         }
         try:
@@ -145,7 +145,7 @@ def test_retry_behind_its_commit_goes_on(airflow, run_type):
     airflow.wait()
     retry = airflow.day(3, run_type=run_type, started=started, try_number=2)
     assert (retry["stopped_because"], retry["rows_in"]) == ("done", 0)
-    assert [moment[:10] for moment in retry["interval"]] == [day_name(3), day_name(4)]
+    assert [timestamp[:10] for timestamp in retry["interval"]] == [day_name(3), day_name(4)]
     assert "its input is the same" in airflow.notes[-1]
 
 

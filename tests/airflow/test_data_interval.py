@@ -73,8 +73,8 @@ def test_days_of_a_zone_join_without_a_gap(day, zone):
     timetable = CronTriggerTimetable("0 0 * * *", timezone=zone)
     intervals = [interval(timetable, at.astimezone(UTC), at.astimezone(UTC)) for at in midnights[1:]]
 
-    moments = [[datetime.fromisoformat(moment).astimezone(UTC) for moment in pair] for pair in intervals]
-    assert moments == [[at.astimezone(UTC) for at in pair] for pair in pairwise(midnights)]
+    timestamps = [[datetime.fromisoformat(timestamp).astimezone(UTC) for timestamp in pair] for pair in intervals]
+    assert timestamps == [[at.astimezone(UTC) for at in pair] for pair in pairwise(midnights)]
 
 
 def test_interval_replaces_the_words_of_the_run():

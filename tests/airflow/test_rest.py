@@ -77,15 +77,15 @@ def test_no_answer_of_the_api_fails_a_run(faults):
     assert len(log.warnings) <= 2
 
 
-moments = st.one_of(
+timestamps = st.one_of(
     st.none(), st.just("soon"), st.integers(), st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat)
 )
 backfills = st.lists(
-    st.fixed_dictionaries({}, optional=dict.fromkeys(("from_date", "to_date", "completed_at"), moments))
+    st.fixed_dictionaries({}, optional=dict.fromkeys(("from_date", "to_date", "completed_at"), timestamps))
 )
 
 
-@given(moments, st.one_of(st.none(), st.text(), backfills, st.lists(st.integers())))
+@given(timestamps, st.one_of(st.none(), st.text(), backfills, st.lists(st.integers())))
 @settings(max_examples=25)
 def test_strange_backfills_are_no_cancelled_ones(queued, strange):
     def answers(_, path, __):
@@ -102,17 +102,22 @@ HOURS = st.integers(-3, 3)
 @given(st.lists(st.tuples(HOURS, HOURS, st.none() | HOURS), max_size=4), HOURS)
 @settings(max_examples=31)
 def test_backfill_closed_after_queueing_was_cancelled(drawn, queued):
-    def moment(hours):
+    def timestamp(hours):
         return (DAY + timedelta(hours=hours)).isoformat().replace("+00:00", "Z")
 
     listed = [
-        {"id": n, "from_date": moment(first), "to_date": moment(last), "completed_at": closed and moment(closed)}
+        {
+            "id": n,
+            "from_date": timestamp(first),
+            "to_date": timestamp(last),
+            "completed_at": closed and timestamp(closed),
+        }
         for n, (first, last, closed) in enumerate(drawn)
     ]
 
     def answers(_, path, __):
         return 200, {"backfills": listed} if urlsplit(path).path.endswith("/backfills") else {
-            "queued_at": moment(queued)
+            "queued_at": timestamp(queued)
         }
 
     by_hand = any(first <= 0 <= last and closed and closed > queued for first, last, closed in drawn)

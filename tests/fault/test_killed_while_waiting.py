@@ -40,7 +40,7 @@ def sinks_and_state(home):
     return result.sinks, {name: rows for name, rows in result.state.items() if name != "quarantine"}, result.watermark
 
 
-def committed_answers(home):
+def committed_responses(home):
     """Return the elements whose answer is stored in the last checkpoint because an earlier element waits."""
     last = checkpoints(home.config())[-1]
     return [row for row in live_rows(home.config(), last, "async_requests") if "completed" in row]
@@ -61,7 +61,7 @@ def test_killed_driver_leaves_waiting_elements_in_one_place(
     parked = checkpoints(home.config())[-1].work.pending
     assert parked > 0
     answered = service.noted("answered")
-    held = len(committed_answers(home))
+    held = len(committed_responses(home))
     service.comes_back()
     asked_before = Counter(service.noted("asked"))
     while checkpoints(home.config())[-1].work.pending:

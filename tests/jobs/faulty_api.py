@@ -42,7 +42,7 @@ passing_faults = st.one_of(
         st.just(b"<html>Sign in to the hotel's network</html>"),
     ),
 )
-"""Faults after which a request may be sent again."""
+"""Problems after which a request may be sent again."""
 all_faults = st.one_of(
     passing_faults,
     st.tuples(st.just("answers"), st.sampled_from((*FOR_GOOD, 401, 409, 204)), _bodies),

@@ -391,14 +391,14 @@ class _Loop:
         return out
 
     def advance(self, group, watermark):
-        """Fire due timers moment by moment, and those of a moment operator by operator: an upstream operator comes first."""
+        """Fire due timers timestamp by timestamp, and those of a timestamp operator by operator: an upstream operator comes first."""
         ops = [op for op in self.keyed if self.sources[op.name] & group]
         while due := [time for op in ops for time, _ in self.timers[op.name] if time <= watermark]:
-            moment = min(due)
-            self.clocks.update({op.name: moment - 1 for op in ops})
+            timestamp = min(due)
+            self.clocks.update({op.name: timestamp - 1 for op in ops})
             for op in ops:
-                self.clocks[op.name] = moment
-                for time, key in sorted(timer for timer in self.timers[op.name] if timer[0] == moment):
+                self.clocks[op.name] = timestamp
+                for time, key in sorted(timer for timer in self.timers[op.name] if timer[0] == timestamp):
                     self.timers[op.name].discard((time, key))
                     out = self.fire(op, time, key)
                     self.push(op.name, out, time)

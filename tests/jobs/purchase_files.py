@@ -36,7 +36,7 @@ def day_name(day: int) -> str:
 
 
 def day_start(day: int) -> int:
-    """The first moment of a day (ms)."""
+    """The first timestamp of a day (ms)."""
     return round((FIRST_DAY + timedelta(days=day)).timestamp() * 1000)
 
 

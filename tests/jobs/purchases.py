@@ -13,7 +13,7 @@ from typing import Final, Literal
 from headrace import Context, KeyedProcessFunction, Pipeline, RowKind, StateTtl, Struct, Timestamp, ValueState
 
 HOUR: Final = 3_600_000
-BASKET_LIVES: Final = timedelta(hours=3)
+BASKET_LIFETIMES: Final = timedelta(hours=3)
 REMIND_AFTER: Final = 2 * HOUR
 LATENESS: Final = timedelta(minutes=15)
 LOOK_BACK: Final = 100
@@ -72,7 +72,7 @@ class Customers(KeyedProcessFunction[Purchase, Line]):
     """Keeps the lines of a customer, and reminds idle customers."""
 
     spent = ValueState("spent", Spent)
-    basket = ValueState("basket", Basket, ttl=StateTtl(BASKET_LIVES))
+    basket = ValueState("basket", Basket, ttl=StateTtl(BASKET_LIFETIMES))
 
     async def process(self, purchase: Purchase, ctx: Context, /) -> None:
         """Process a purchase: kind -D retracts the customer's line of the item; kind -U is ignored."""

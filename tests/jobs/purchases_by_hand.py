@@ -12,12 +12,12 @@ from headrace.config import JobConfig
 from tests.jobs.home import BUCKET
 from tests.jobs.outcome import assert_well_formed, outcome, values_of
 from tests.jobs.purchase_files import Row
-from tests.jobs.purchases import BASKET_LIVES, HOUR, LATENESS, LOOK_BACK, REMIND_AFTER
+from tests.jobs.purchases import BASKET_LIFETIMES, HOUR, LATENESS, LOOK_BACK, REMIND_AFTER
 
 REMINDER = ("customer", "due", "purchases", "cents")
 LINE = ("item", "customer", "bought", "cents", "in_basket", "idle")
 NEVER = -(1 << 62)
-TTL = round(BASKET_LIVES.total_seconds() * 1000)
+TTL = round(BASKET_LIFETIMES.total_seconds() * 1000)
 LAG = round(LATENESS.total_seconds() * 1000) + 1
 
 Line = tuple[Any, ...]

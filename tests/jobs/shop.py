@@ -139,24 +139,24 @@ def _opening(day: date, chance: random.Random) -> datetime:
 
 _READ: Final = """
 create temp view events as
-select order_id, customer, what, strptime("at", '%Y-%m-%dT%H:%M:%SZ') as moment, cents
+select order_id, customer, what, strptime("at", '%Y-%m-%dT%H:%M:%SZ') as timestamp, cents
 from read_json($files, format = 'newline_delimited',
     columns = {order_id: 'varchar', customer: 'varchar', what: 'varchar', "at": 'varchar', cents: 'varchar'})
 where try_cast(cents as bigint) is not null or cents is null
 """
 _ALERTS: Final = """
 create temp view alerts as
-select order_id, customer, moment as placed_at, moment + interval 48 hours as alerted_at, cents::bigint as cents
+select order_id, customer, timestamp as placed_at, timestamp + interval 48 hours as alerted_at, cents::bigint as cents
 from events placed
-where what = 'placed' and moment < $horizon and not exists (
-    select 1 from events paid where paid.order_id = placed.order_id and what = 'paid' and paid.moment <= placed.moment + interval 48 hours)
+where what = 'placed' and timestamp < $horizon and not exists (
+    select 1 from events paid where paid.order_id = placed.order_id and what = 'paid' and paid.timestamp <= placed.timestamp + interval 48 hours)
 """
 _TABLES: Final = {
     "alerts": "select order_id, customer, placed_at, alerted_at, cents from alerts",
     "alerts_by_day": "select customer, date_trunc('day', alerted_at) as window_start, count(*) as alerts from alerts group by all",
     "sales_by_day": (
-        "select date_trunc('day', moment) as window_start, count(*) as orders, sum(cents::bigint)::bigint as cents from events "
-        "where what = 'placed' and moment < $horizon group by all"
+        "select date_trunc('day', timestamp) as window_start, count(*) as orders, sum(cents::bigint)::bigint as cents from events "
+        "where what = 'placed' and timestamp < $horizon group by all"
     ),
 }
 

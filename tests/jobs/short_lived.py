@@ -8,7 +8,7 @@ from typing import Any, Final
 from headrace import Pipeline, StateTtl, Strategy, Struct, Timestamp
 
 BUCKET: Final = 10
-LIVES: Final = timedelta(hours=1)
+LIFETIMES: Final = timedelta(hours=1)
 
 
 class Reading(Struct, frozen=True):
@@ -24,7 +24,7 @@ pipeline: Final = (
     Pipeline("short_lived")
     .source("readings", Reading, event_time="at", order_by=("seq",), row_kind="kind")
     .upsert_materialize(
-        "latest", primary_key=("sensor",), upsert_key=("level",), strategy=Strategy.VALUE, ttl=StateTtl(LIVES)
+        "latest", primary_key=("sensor",), upsert_key=("level",), strategy=Strategy.VALUE, ttl=StateTtl(LIFETIMES)
     )
     .sink("levels")
 )
@@ -53,7 +53,7 @@ lagging: Final = (
         partition_by=("sensor",),
         primary_key=("sensor", "level"),
         upsert_key=("level",),
-        ttl=StateTtl(LIVES),
+        ttl=StateTtl(LIFETIMES),
     )
     .sink("levels")
 )

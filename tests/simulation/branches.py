@@ -52,7 +52,7 @@ class BranchSimulation(Simulation):
         mild = {
             name: getattr(drawn, name) // 2 for name in ("failing", "unheard", "late", "kills", "suspensions", "days")
         }
-        self.weather = replace_fields(drawn, users=0, has_lives=False, **mild)
+        self.weather = replace_fields(drawn, users=0, has_lifetimes=False, **mild)
         self._others += [self._branch_out] * 3
         self._rivals += [self._branch_out] * 2
 
@@ -182,7 +182,7 @@ class BranchSimulation(Simulation):
         wrong = next((place for place, record in enumerate(taken) if record != self._record_at(place)), None)
         before = [
             checkpoint.checkpoint_id
-            for checkpoint in log.lineage.line
+            for checkpoint in log.lineage.checkpoints
             if checkpoint.has_state and wrong is not None and position_of(checkpoint) <= wrong
         ]
         return before[-1] if before else None

@@ -37,7 +37,8 @@ GONE_AT = 3
 CORRECTION = 1003
 """How much more a corrected record is. It may be of another customer, bad or not, asked of the service or not."""
 
-RECORDS_TAKEN = "records"
+RECORD = "record "
+"""Name of the metric of each record that a micro-batch takes in, before its number."""
 """The metric of a micro-batch that has the records that it took in."""
 
 
@@ -61,17 +62,16 @@ def position_of(checkpoint: Checkpoint) -> int:
 
 def taken_in(checkpoints: Sequence[Checkpoint], head: Checkpoint) -> list[int]:
     """Return the records that the line to a checkpoint has taken in. `checkpoints` are all of its log."""
-    line = Lineage(checkpoints, head.checkpoint_id).line
-    return [
-        record for checkpoint in line if checkpoint.kind is Kind.BATCH for record in checkpoint.metrics[RECORDS_TAKEN]
-    ]
+    line = Lineage(checkpoints, head.checkpoint_id).checkpoints
+    counted = [checkpoint.metrics for checkpoint in line if checkpoint.kind is Kind.BATCH]
+    return [int(name.removeprefix(RECORD)) for metrics in counted for name in metrics]
 
 
 class MicroBatch:
     """A micro-batch on top of an open job."""
 
     def __init__(self, job: OpenJob, answers: Callable[[], bool], corrections: Mapping[int, int] | None = None) -> None:
-        """`answers` says whether the service answers the next call.
+        """`responses` says whether the service answers the next call.
 
         `corrections` counts the corrections of each place.
         """
@@ -101,7 +101,7 @@ class MicroBatch:
         outputs = {sink: staged.pop(sink) for sink in (BOARD, REMINDERS)}
         sources = {SOURCE: SourceFacts(position=FolderPosition(f"{end:04d}", rows=end))}
         work = JobWork(pending=len(failed))
-        metrics = {RECORDS_TAKEN: new}
+        metrics = {f"{RECORD}{number}": 1 for number in new}
         return self._job.commit(Kind.BATCH, files=staged, outputs=outputs, sources=sources, work=work, metrics=metrics)
 
     def _rows(self, table: str) -> list[dict[str, Any]]:

@@ -144,8 +144,8 @@ class Simulation:
             postponed.pop(self.world.chance.randrange(len(postponed)))()
         if self._happens(self.weather.users):
             self.users.act()
-        if self.weather.has_lives:
-            self.users.confuse_lives()
+        if self.weather.has_lifetimes:
+            self.users.confuse_lifetimes()
         is_idle = not self.world.alive  # somebody has stopped all processes
         if self._drivers < 9 and (is_idle or (len(alive) < 4 and self._happens(6))):
             self._start_driver()
@@ -182,7 +182,7 @@ class Simulation:
             return
         if self._happens(self.weather.unheard):
             self.world.counts["unheard commits"] += 1
-            raise self.world.chance.choice([OSError, VersionTakenError])(f"no answer to {step} {path}")
+            raise self.world.chance.choice([OSError, VersionTakenError])(f"no response to {step} {path}")
         self.world.step()
 
     def _at_place(self, place: str) -> None:

@@ -22,7 +22,7 @@ STATE, SINKS = "state/", "lake/"
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of what is on the disk below a job's folder and its sinks, at one moment."""
+    """A copy of what is on the disk below a job's folder and its sinks, at one timestamp."""
 
     files: dict[str, MemoryFile]
     tables: dict[str, list[object]]
@@ -45,7 +45,7 @@ class Users:
         """`reported` has the checkpoints that must be in the log; restoring an older log removes some of them."""
         self._job, self._world, self._reported, self._stop_all = job, world, reported, stop_all
         self._copy: Copy | None = None
-        self._life = 0
+        self._lifetime = 0
         self._is_life_confused = self._is_mixed = False
 
     @property
@@ -79,7 +79,7 @@ class Users:
                 self._world.counts["commits by hand"] += 1
 
     def copy_all(self) -> None:
-        """Copy the job's folder and its sinks, at one moment; not when they disagree already."""
+        """Copy the job's folder and its sinks, at one timestamp; not when they disagree already."""
         if self._is_mixed:
             return
         with self.at_once():
@@ -87,7 +87,7 @@ class Users:
         if log.last is not None:
             disk = self._job.disk
             tables = {path: [*versions] for path, versions in disk.tables.items()}
-            self._copy = Copy(dict(disk.files), tables, log.last.checkpoint_id, dict(self._reported), self._life)
+            self._copy = Copy(dict(disk.files), tables, log.last.checkpoint_id, dict(self._reported), self._lifetime)
 
     def bring_back(self, parts: Sequence[str] | None = None) -> None:
         """Stop all, and bring back the copy: of the job's folder, of its sinks, or of both."""
@@ -107,12 +107,12 @@ class Users:
         if STATE in parts:
             self._reported.clear()
             self._reported.update(self._copy.reported)
-            self._life = self._copy.life
+            self._lifetime = self._copy.life
         self._world.counts["copies brought back"] += 1
 
     def begin_anew(self) -> None:
         """Stop all, and move the job's folder and its sinks away: the next run begins another incarnation of the job."""
-        if self._copy is None or self._copy.life < self._life:
+        if self._copy is None or self._copy.life < self._lifetime:
             return
         self._stop_all()
         disk = self._job.disk
@@ -121,16 +121,16 @@ class Users:
         disk.sync()
         self._reported.clear()
         self._is_mixed = False
-        self._life += 1
+        self._lifetime += 1
         self._world.counts["lives begun"] += 1
 
-    def confuse_lives(self) -> None:
+    def confuse_lifetimes(self) -> None:
         """Add another difficulty: the sinks of a former incarnation are there, when the checkpoints' ids fit."""
         copy, chance = self._copy, self._world.chance
         newest = max(self._reported, default=-1)
         if self._is_life_confused:
             return
-        if copy is None or copy.life == self._life:
+        if copy is None or copy.life == self._lifetime:
             if newest >= 3 and chance.random() < 0.01:
                 self.copy_all()
                 self.begin_anew()

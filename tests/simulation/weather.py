@@ -35,7 +35,7 @@ class Weather:
     users: int = 0
     """Somebody vacuums or brings back a sink, or brings back a copy of the job's folder."""
 
-    has_lives: bool = False
+    has_lifetimes: bool = False
     """Somebody begins the job anew in place, and brings back the sinks of its former life."""
 
     has_regrets: bool = False
@@ -62,6 +62,6 @@ class Weather:
             places=often(100),
             days=often(4),
             users=often(3),
-            has_lives=chance.random() < 0.25,
+            has_lifetimes=chance.random() < 0.25,
             retention_hours=chance.choice([24, 168, 168]),
         )

@@ -93,9 +93,9 @@ def test_later_run_finishes_elements_parked_in_outage(asking, service, run, plai
     first = run(home, parallelism=2)
     assert first.stopped_because == "drained"
     # On a slow machine, parked elements may become due within the run: then more than one micro-batch reports them.
-    metrics = [checkpoint.metrics for checkpoint in checkpoints(home.config())]
-    assert sum(metric.get("parked", 0) for metric in metrics) > 0
-    assert sum(metric["services"]["ask"].get("failures", 0) for metric in metrics if "services" in metric) > 0
+    batches = checkpoints(home.config())
+    assert sum(checkpoint.metrics.get("parked", 0) for checkpoint in batches) > 0
+    assert sum(checkpoint.services["ask"].failures for checkpoint in batches if checkpoint.services) > 0
     assert checkpoints(home.config())[-1].work.pending == len(waiting(home)) > 0
     answered = service.noted("answered")
     service.comes_back()
@@ -176,7 +176,7 @@ def home_of(home):
 
 
 def test_branch_takes_kept_answers_of_dead_service(asking, service, run):
-    oracle = {"url": service.url, "health": None, "keep_answers": "90d"}
+    oracle = {"url": service.url, "health": None, "keep_responses": "90d"}
     home = asking("kept", services={"oracle": oracle})
     run(home)
     fork(home.config(), "again", 0, "test")
@@ -184,7 +184,7 @@ def test_branch_takes_kept_answers_of_dead_service(asking, service, run):
     service.goes_down(0)
     branch = home.config().on_branch("again")
     report = run_in(run.spark, branch, RunOptions(run_id="again"), run.events.append)
-    assert (report.answers_taken, report.waiting) == (asked.total(), 0)
+    assert (report.responses_taken, report.waiting) == (asked.total(), 0)
     assert service.noted("asked") == asked
     assert not [*differences(JobAtCheckpoint(home.config()), JobAtCheckpoint(branch))]
 
@@ -197,7 +197,7 @@ def test_abandoned_element_is_quarantined_with_last_error(asking, service, run):
     rows = live_rows(config, checkpoints(config)[-1], "quarantine")
     ours = [row for row in rows if "ask" in row]
     assert len(ours) == sum(1 for p in service.noted("asked") if p >= 50) > 0
-    assert all("no answer for" in repr(row) for row in ours)
+    assert all("no response for" in repr(row) for row in ours)
     assert waiting(home) == []
 
 
@@ -231,8 +231,8 @@ def test_breaker_parks_rest_and_next_run_probes(asking, service, run, plain):
     run(home, parallelism=1)
     asked = sum(service.noted("asked").values())
     assert asked < 15
-    result = checkpoints(home.config())[-1].metrics["services"]["ask"]
-    assert result["breaker"] == "open"
+    result = checkpoints(home.config())[-1].services["ask"]
+    assert result.breaker == "open"
     when_due(home.config())
     run(home, parallelism=1, max_batches=1)
     assert sum(service.noted("asked").values()) == asked + 1

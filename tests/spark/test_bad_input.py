@@ -335,11 +335,11 @@ def before_christ(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "at": -99_999_999_999_999}
 
 
-@pytest.mark.parametrize("moment", [far_future, before_christ], ids=lambda moment: moment.__name__)
-def test_time_beyond_the_calendar_stops_no_job(home, run, moment: Callable[[Any], Any]):
+@pytest.mark.parametrize("timestamp", [far_future, before_christ], ids=lambda timestamp: timestamp.__name__)
+def test_time_beyond_the_calendar_stops_no_job(home, run, timestamp: Callable[[Any], Any]):
     rows = rows_of(0)
     table = pa.Table.from_pylist(
-        [{**row, "at": moment(row)["at"] if n == 7 else row["at"]} for n, row in enumerate(rows)],
+        [{**row, "at": timestamp(row)["at"] if n == 7 else row["at"]} for n, row in enumerate(rows)],
         schema=_with_numbers(),
     )
     column = SCHEMA.get_field_index("at")

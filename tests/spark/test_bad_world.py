@@ -228,34 +228,34 @@ def test_disk_error_fails_run_and_loses_nothing(home, run, place, spoil, repair)
 
 # The simulation refuses any step of the storage; here a real disk does, in each of two ways.
 @pytest.mark.parametrize(
-    ("moment", "spoil", "repair"),
+    ("timestamp", "spoil", "repair"),
     [
         pytest.param("prepare.before", *FULL, id="prepare.before-full"),
         pytest.param("prepare.half", *FULL, id="prepare.half-full"),
         pytest.param("commit.before", *READ_ONLY, id="commit.before-read-only"),
     ],
 )
-def test_disk_error_during_commit_loses_nothing(home, run, monkeypatch, moment, spoil, repair):
+def test_disk_error_during_commit_loses_nothing(home, run, monkeypatch, timestamp, spoil, repair):
     home.configure(ONE_BY_ONE | PLACES["state"])
     write_days(home.input, [0])
     with small_disk(home.folder / "disk", "4m") as disk:
         run(home, **QUICK)
         write_days(home.input, [1])
         with monkeypatch.context() as patched:
-            patched.setattr(crash_points, "reached", once(moment, lambda: spoil(disk)))
+            patched.setattr(crash_points, "reached", once(timestamp, lambda: spoil(disk)))
             assert_fails_without_a_trace(home, run, StorageError, 8, str(disk))
         repair(disk)
         assert_finished(home, run)
 
 
 @pytest.mark.parametrize(
-    ("moment", "visit", "spoil", "repair"),
+    ("timestamp", "visit", "spoil", "repair"),
     [
         pytest.param("commit.after", 1, *READ_ONLY, id="commit.after-read-only"),
         pytest.param("publish.half", 2, *FULL, id="publish.half-full"),
     ],
 )
-def test_sink_with_write_error_gets_rows_later(home, run, monkeypatch, moment, visit, spoil, repair):
+def test_sink_with_write_error_gets_rows_later(home, run, monkeypatch, timestamp, visit, spoil, repair):
     sinks = {"lines_by_item": {"path": "disk/lines"}, "reminders": {"path": "disk/reminders"}}
     home.configure(ONE_BY_ONE | {"sinks": sinks})
     write_days(home.input, [0])
@@ -263,7 +263,7 @@ def test_sink_with_write_error_gets_rows_later(home, run, monkeypatch, moment, v
         run(home, **QUICK)
         write_days(home.input, [1])
         with monkeypatch.context() as patched:
-            patched.setattr(crash_points, "reached", once(moment, lambda: spoil(disk), visit=visit))
+            patched.setattr(crash_points, "reached", once(timestamp, lambda: spoil(disk), visit=visit))
             with pytest.raises(StorageError, match=str(disk)):
                 run(home, **QUICK)
         assert checkpoints(home.config())[-1].checkpoint_id == 2

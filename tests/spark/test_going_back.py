@@ -169,8 +169,8 @@ def test_vacuum_spares_savepoints(three_days):
 
 def _age(folder: str, *, hours: int) -> None:
     for path in Path(folder).rglob("*.parquet"):
-        moment = path.stat().st_mtime - hours * 3600
-        os.utime(path, (moment, moment))
+        timestamp = path.stat().st_mtime - hours * 3600
+        os.utime(path, (timestamp, timestamp))
 
 
 def test_max_batches_ends_a_run_between_micro_batches(home, run):

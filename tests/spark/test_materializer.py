@@ -17,7 +17,7 @@ from tests.jobs.lag_by_hand import LagByHand
 from tests.jobs.outcome import checkpoints, live_rows, outcome, sink_rows
 from tests.jobs.purchase_files import purchases_of, write_days
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
-from tests.jobs.short_lived import BUCKET, JOB, LIVES
+from tests.jobs.short_lived import BUCKET, JOB, LIFETIMES
 
 MINUTE = 60_000
 
@@ -130,7 +130,7 @@ def test_lag_equals_a_computation_by_hand(short_lived, run, backend):
 
 def lagged_by_hand(rows: list[dict[str, Any]]) -> LagByHand:
     """The table of the lag, with a watermark after every full bucket."""
-    lag, latest, watermark = LagByHand(ttl=LIVES // timedelta(milliseconds=1)), 0, None
+    lag, latest, watermark = LagByHand(ttl=LIFETIMES // timedelta(milliseconds=1)), 0, None
     for number, row in enumerate(rows, 1):
         lag.take(row["sensor"], row["level"], row, retracts=row["kind"] == "-U", at=row["at"], clock=watermark)
         latest = max(latest, row["at"])

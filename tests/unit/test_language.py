@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import io
 import re
 import textwrap
+import tokenize
+from functools import cache
 from typing import Any
 
 import pytest
@@ -55,6 +58,22 @@ DIALECT = re.compile(
     r"given up on|gave up on|for want of|own ones of|clock of the wall|whichever way|no run be on|raises what",
     re.IGNORECASE,
 )
+# Former names, by the word of the glossary that took their place: each word has one meaning.
+FORMER_NAMES = {
+    "call": r"AsyncElement|StoredElement",
+    "response": r"Kept[A-Z]\w*Answers?|KeptAnswers?|LiveAnswers|ANSWERS|(?:keep|keeps|takes|kept|live|read|unexpired)_answers|answered_at",
+    "in memory": r"answers_at_once",
+    "timeline": r"LineSlice|LineResult|Line|line_watermarks|_?first_in_line",
+    "lineage": r"trail|FollowedLine|LineGraph|LineNode|line_time|branch_line|line_graph",
+    "status": r"Standing|standing|sink_standing",
+    "problem": r"Faults?|FileFault|faults_by_row|\w+_faults",
+    "error": r"KafkaFaults|DeltaFaults",
+    "timestamp": r"moments?|moment_text|parse_moment|first_moment",
+    "access": r"Moment|TtlMoment|BroadcastMoment",
+    "lifetime": r"Life|lives",
+    "transform": r"SparkStep|StatelessStep|SourceStep|StepPlan|StepTask",
+    "position": r"SourceOffset",
+}
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -76,6 +95,17 @@ def local_names(node):
         case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
             return {name}
     return set()
+
+
+@cache
+def names_in_code():
+    """Return the place and the text of each name in the code of the package."""
+    names = []
+    for file in sorted(PACKAGE.rglob("*.py")):
+        tokens = tokenize.generate_tokens(io.StringIO(file.read_text()).readline)
+        place = file.relative_to(PACKAGE)
+        names += [(f"{place}:{token.start[0]}", token.string) for token in tokens if token.type == tokenize.NAME]
+    return names
 
 
 def names_in(target):
@@ -161,6 +191,13 @@ def test_pages_and_code_have_no_dialect():
     assert [
         file.name for file in [*pages, *code] if file.name != "test_language.py" and DIALECT.search(file.read_text())
     ] == []
+
+
+@pytest.mark.parametrize("word", FORMER_NAMES)
+def test_glossary_has_one_name_for_each_thing(word):
+    former = re.compile(FORMER_NAMES[word])
+    places = [f"{place} {name}" for place, name in names_in_code() if former.fullmatch(name)]
+    assert places == []
 
 
 @pytest.mark.parametrize("folder", TEST_FOLDERS)

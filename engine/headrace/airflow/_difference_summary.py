@@ -38,8 +38,8 @@ def _headline(report: Mapping[str, Any]) -> str:
     )
 
 
-def _day(moment: str) -> str:
-    return moment.removesuffix("T00:00:00Z")
+def _day(timestamp: str) -> str:
+    return timestamp.removesuffix("T00:00:00Z")
 
 
 def _rows(differences: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

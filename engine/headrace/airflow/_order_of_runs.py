@@ -125,7 +125,7 @@ def is_cancelled(context: Context, log: Any) -> bool:
     if run.run_type != "backfill" or run.logical_date is None or (api := AirflowApi.connected()) is None:
         return False
     try:
-        queued = _moment(api.get(run_path(context["ti"])).get("queued_at"))
+        queued = _timestamp(api.get(run_path(context["ti"])).get("queued_at"))
         backfills = api.get("/backfills", dag_id=context["ti"].dag_id, order_by="-id").get("backfills")
         return queued is not None and any(
             _has_ended(backfill, run.logical_date, queued) for backfill in _mappings(backfills)
@@ -136,8 +136,8 @@ def is_cancelled(context: Context, log: Any) -> bool:
 
 
 def _has_ended(backfill: Mapping[str, Any], date: datetime, after: datetime) -> bool:
-    """Return whether a backfill with this date was closed `after` a moment."""
-    first, last, closed = (_moment(backfill.get(name)) for name in ("from_date", "to_date", "completed_at"))
+    """Return whether a backfill with this date was closed `after` a timestamp."""
+    first, last, closed = (_timestamp(backfill.get(name)) for name in ("from_date", "to_date", "completed_at"))
     return first is not None and last is not None and closed is not None and first <= date <= last and closed > after
 
 
@@ -145,13 +145,13 @@ def _mappings(content: Any) -> list[Mapping[str, Any]]:
     return [entry for entry in content if isinstance(entry, Mapping)] if isinstance(content, list) else []
 
 
-def _moment(text: Any) -> datetime | None:
-    """Return an aware moment; None for anything else than one in ISO 8601."""
+def _timestamp(text: Any) -> datetime | None:
+    """Return an aware timestamp; None for anything else than one in ISO 8601."""
     try:
-        moment = datetime.fromisoformat(text)
+        timestamp = datetime.fromisoformat(text)
     except (TypeError, ValueError):
         return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
 
 
 REASON: Final = "refused"

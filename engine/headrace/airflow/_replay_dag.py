@@ -118,7 +118,7 @@ def replay_dag(job: JobConfig, *, auto_register: bool = False) -> DAG:
         is_paused_upon_creation=_NOT_PAUSED,
         default_args=task_settings(job),
         tags=["headrace", *job.tags],
-        params={name: _moment(name) for name in ("from", "to")},
+        params={name: _timestamp(name) for name in ("from", "to")},
         auto_register=auto_register,
     ) as dag:
         backfill = _backfill(job)
@@ -162,5 +162,5 @@ def _drop(job: JobConfig) -> CommandTask:
     )
 
 
-def _moment(name: str) -> Param:
-    return Param(None, type=["null", "string"], description=f"{name}: a day or a moment (UTC), such as 2013-01-10.")
+def _timestamp(name: str) -> Param:
+    return Param(None, type=["null", "string"], description=f"{name}: a day or a timestamp (UTC), such as 2013-01-10.")

@@ -56,7 +56,7 @@ def without_replay(job: str, outlets: Sequence[Any]) -> list[Any]:
 def requested(context: Context) -> tuple[str, str]:
     """Return start and end of the interval for a run of the replay DAG: the span of all requests and of its params.
 
-    Raises `AirflowFailException` without both, and for an invalid moment.
+    Raises `AirflowFailException` without both, and for an invalid timestamp.
     """
     events = [event for of_asset in context["triggering_asset_events"].values() for event in of_asset]
     wishes = [event.extra for event in events]
@@ -64,8 +64,8 @@ def requested(context: Context) -> tuple[str, str]:
     if any(params.values()) or not wishes:
         wishes.append(params)
     try:
-        start = min(_moment(wish["from"]) for wish in wishes)
-        end = max(_moment(wish["to"]) for wish in wishes)
+        start = min(_timestamp(wish["from"]) for wish in wishes)
+        end = max(_timestamp(wish["to"]) for wish in wishes)
     except (KeyError, TypeError, ValueError) as error:
         raise AirflowFailException(
             f"this run of the DAG names no interval ({error}). Trigger it with the params 'from' and 'to', such as 2013-01-10 and "
@@ -74,9 +74,9 @@ def requested(context: Context) -> tuple[str, str]:
     return start.isoformat(), end.isoformat()
 
 
-def _moment(text: str | None) -> datetime:
-    """Return a moment in UTC. Raises `ValueError` or `TypeError` for an invalid text."""
+def _timestamp(text: str | None) -> datetime:
+    """Return a timestamp in UTC. Raises `ValueError` or `TypeError` for an invalid text."""
     if text is None:
         raise ValueError("'from' or 'to' is missing")
-    moment = datetime.fromisoformat(text)
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    timestamp = datetime.fromisoformat(text)
+    return timestamp.replace(tzinfo=UTC) if timestamp.tzinfo is None else timestamp.astimezone(UTC)

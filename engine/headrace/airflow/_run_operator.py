@@ -194,8 +194,8 @@ class HeadraceRunOperator(DriverOperator):
         run holds the job, `AirflowSkipException` with `skip_refused`, and `AirflowException` for other failures.
         """
         self._check(context)
-        if (moment := asked_at(context)) is not None:
-            self.application_args = [*(self.application_args or []), option("recompute", moment.isoformat())]
+        if (timestamp := asked_at(context)) is not None:
+            self.application_args = [*(self.application_args or []), option("recompute", timestamp.isoformat())]
         try:
             report = self.report(context)
         except CommandFailed as failed:

@@ -42,10 +42,10 @@ class Milestone:
     def of(cls, *, checkpoint: object = None, watermark: object = None, interval_end: object = None) -> Self:
         """Return a milestone from rendered texts, or values.
 
-        Raises `ConfigError` without any, and for a text that is not a number or moment.
+        Raises `ConfigError` without any, and for a text that is not a number or timestamp.
         """
         number = None if _is_nothing(checkpoint) else _number(checkpoint)
-        reached = cls(number, _moment("watermark", watermark), _moment("interval_end", interval_end))
+        reached = cls(number, _timestamp("watermark", watermark), _timestamp("interval_end", interval_end))
         if reached == cls():
             raise ConfigError("give the sensor a checkpoint, a watermark or an interval_end to wait for")
         return reached
@@ -54,8 +54,8 @@ class Milestone:
         """Return whether a job has reached the milestone. `status` is its entry in `headrace status --json`."""
         return (
             _at_least(status["checkpoint"], self.checkpoint)
-            and _at_least(_moment("watermark", status["watermark"]), self.watermark)
-            and _at_least(_moment("interval_end", status["interval_end"]), self.interval_end)
+            and _at_least(_timestamp("watermark", status["watermark"]), self.watermark)
+            and _at_least(_timestamp("interval_end", status["interval_end"]), self.interval_end)
         )
 
 
@@ -74,15 +74,15 @@ def _number(value: object) -> int:
         raise ConfigError(f"checkpoint: '{value}' is not the id of a checkpoint") from None
 
 
-def _moment(name: str, value: object) -> datetime | None:
-    """Return a moment. Without a time zone it is in UTC."""
+def _timestamp(name: str, value: object) -> datetime | None:
+    """Return a timestamp. Without a time zone it is in UTC."""
     if _is_nothing(value):
         return None
     try:
-        moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        timestamp = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     except ValueError:
-        raise ConfigError(f"{name}: '{value}' is not a moment such as 2013-01-31 or 2013-01-31T05:00:00Z") from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        raise ConfigError(f"{name}: '{value}' is not a timestamp such as 2013-01-31 or 2013-01-31T05:00:00Z") from None
+    return timestamp.replace(tzinfo=UTC) if timestamp.tzinfo is None else timestamp.astimezone(UTC)
 
 
 class CheckpointTrigger(BaseTrigger):
@@ -157,7 +157,7 @@ class CheckpointTrigger(BaseTrigger):
 class HeadraceCheckpointSensor(BaseSensorOperator):
     """Wait until a job has made a checkpoint, has reached a watermark, or has taken in an interval.
 
-    Give at least one of `checkpoint` (an id), `watermark` and `interval_end` (moments: a `datetime`, or ISO 8601, in UTC unless it
+    Give at least one of `checkpoint` (an id), `watermark` and `interval_end` (timestamps: a `datetime`, or ISO 8601, in UTC unless it
     has an offset); all may be templates, and the job must reach all of them. Checks every `poke_interval` seconds. By default it
     waits in the triggerer, which runs `headrace status`; with `deferrable=False` it occupies a worker instead. Returns the output
     of `headrace status` on the job.
@@ -233,5 +233,5 @@ def job_status(answer: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in status.items() if name != "error"}
 
 
-def _text(moment: datetime | str | None) -> str | None:
-    return moment.isoformat() if isinstance(moment, datetime) else moment
+def _text(timestamp: datetime | str | None) -> str | None:
+    return timestamp.isoformat() if isinstance(timestamp, datetime) else timestamp

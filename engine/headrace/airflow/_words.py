@@ -42,7 +42,7 @@ def with_interval(words: Sequence[str], interval: tuple[str, str]) -> list[str]:
     names = ("interval-start", "interval-end")
     beginnings = tuple(f"--{name}=" for name in names)
     others = [word for word in words if not word.startswith(beginnings)]
-    return [*others, *(option(name, moment) for name, moment in zip(names, interval, strict=True))]
+    return [*others, *(option(name, timestamp) for name, timestamp in zip(names, interval, strict=True))]
 
 
 def _is_on(name: str, value: str) -> bool:

@@ -33,7 +33,7 @@ from headrace.api.graph import (
     OutputMode,
     Process,
     SourceNode,
-    SparkStep,
+    SparkTransform,
     Union,
     UpsertMaterialize,
 )
@@ -82,47 +82,47 @@ def _source(source: SourceNode, _: _Inputs, __: _Taken) -> StreamChanges:
     return INSERTS if source.row_kind is None else StreamChanges(ChangelogMode.RETRACT)
 
 
-def _in_spark(_: SparkStep, __: _Inputs, taken: _Taken) -> StreamChanges:
+def _in_spark(_: SparkTransform, __: _Inputs, taken: _Taken) -> StreamChanges:
     return replace(taken[0], unique=(), may_lack_updates=True)
 
 
-def _mapped(step: Map | FlatMap, _: _Inputs, changes: _Taken) -> StreamChanges:
-    taken, keeps = changes[0], step.keeps
+def _mapped(transform: Map | FlatMap, _: _Inputs, changes: _Taken) -> StreamChanges:
+    taken, keeps = changes[0], transform.keeps
     if taken.mode.is_upsert:
-        if isinstance(step, FlatMap):
+        if isinstance(transform, FlatMap):
             msg = (
-                f"{step.name}: the stream is {taken.mode}, and a record without results would leave the row of its key: "
+                f"{transform.name}: the stream is {taken.mode}, and a record without results would leave the row of its key: "
                 f"{_NORMALIZE}; or use filter() and map(keeps=...)"
             )
             raise ValueError(msg)
         if missing := [name for name in taken.mode.key if name not in keeps]:
             msg = (
-                f"{step.name}: the stream is {taken.mode}, and nothing says that the results have the same {', '.join(missing)}: "
+                f"{transform.name}: the stream is {taken.mode}, and nothing says that the results have the same {', '.join(missing)}: "
                 f"give map(..., keeps={taken.mode.key!r}), or {_NORMALIZE}"
             )
             raise ValueError(msg)
-    is_one = isinstance(step, Map)
+    is_one = isinstance(transform, Map)
     unique = tuple(key for key in taken.unique if is_one and {*key} <= {*keeps})
     within = taken.ordered_within if taken.ordered_within is None or {*taken.ordered_within} <= {*keeps} else None
     return replace(taken, unique=unique, ordered_within=within, may_lack_updates=taken.may_lack_updates or not is_one)
 
 
-def _filtered(step: Filter, _: _Inputs, changes: _Taken) -> StreamChanges:
+def _filtered(transform: Filter, _: _Inputs, changes: _Taken) -> StreamChanges:
     taken = changes[0]
     if taken.mode.is_upsert and not taken.mode.key:
         msg = (
-            f"{step.name}: the updates before it come without their old rows, and nothing declares their key: a refused row could not "
+            f"{transform.name}: the updates before it come without their old rows, and nothing declares their key: a refused row could not "
             'delete the row of its key. Declare it, as in process(..., emits=ChangelogMode.upsert("id")), or emit -U before +U'
         )
         raise ValueError(msg)
     return replace(taken, may_lack_updates=True)
 
 
-def _upserted(step: DropUpdateBefore, _: _Inputs, changes: _Taken) -> StreamChanges:
+def _upserted(transform: DropUpdateBefore, _: _Inputs, changes: _Taken) -> StreamChanges:
     taken = changes[0]
     if taken.mode.is_insert or taken.mode.is_upsert:
         return taken
-    keys = (step.key,) if step.key else taken.unique
+    keys = (transform.key,) if transform.key else taken.unique
     if len(keys) != 1:
         known = " or ".join(str(known) for known in keys)
         msg = (
@@ -132,8 +132,8 @@ def _upserted(step: DropUpdateBefore, _: _Inputs, changes: _Taken) -> StreamChan
         raise ValueError(msg)
     if taken.may_lack_updates:
         msg = (
-            "drop_update_before() comes behind a step that may drop rows (filter, flat_map, a step of Spark): of an update whose new "
-            "row was dropped, nothing would be left, and the old row would stay. Call it before that step: behind it, filter() "
+            "drop_update_before() comes behind a transform that may drop rows (filter, flat_map, a transform of Spark): of an update whose new "
+            "row was dropped, nothing would be left, and the old row would stay. Call it before that transform: behind it, filter() "
             "turns such rows into -D; or leave it out"
         )
         raise ValueError(msg)
@@ -167,9 +167,9 @@ def _answered(wait: AsyncWait, _: _Inputs, changes: _Taken) -> StreamChanges:
         return _answered_upserts(wait, key, taken.mode, taken)
     if not wait.function.deterministic:
         msg = (
-            f"async_wait '{wait.name}' gets rows before updates (-U): another answer to one of them would take back a row that never "
+            f"async_wait '{wait.name}' gets rows before updates (-U): another response to one of them would take back a row that never "
             "was. Call drop_update_before(KEY) or normalize() before it, or declare `deterministic = True` in "
-            f"{type(wait.function).__name__} if equal records always have equal answers"
+            f"{type(wait.function).__name__} if equal records always have equal responses"
         )
         raise ValueError(msg)
     return replace(taken, unique=(), may_lack_updates=True, **_order_behind(wait, key, taken))
@@ -188,7 +188,7 @@ def _answered_upserts(
     fields = mode.key
     if not fields:
         msg = (
-            f"async_wait '{wait.name}' gets {mode}: a record without an answer could not delete the row of its key. Declare it, as in "
+            f"async_wait '{wait.name}' gets {mode}: a record without a response could not delete the row of its key. Declare it, as in "
             'process(..., emits=ChangelogMode.upsert("id"))'
         )
         raise ValueError(msg)
@@ -281,7 +281,7 @@ def _materialized(materializer: UpsertMaterialize, _: _Inputs, taken: _Taken) ->
 
 _RULES: dict[type, Callable[[Any, _Inputs, _Taken], StreamChanges]] = {
     SourceNode: _source,
-    SparkStep: _in_spark,
+    SparkTransform: _in_spark,
     Map: _mapped,
     FlatMap: _mapped,
     Filter: _filtered,

@@ -36,8 +36,8 @@ class TimeDomain(enum.StrEnum):
 class Timers(Protocol):
     """Timers of the current key (FLIP-425, "Timers"). Registering a timer twice has the effect of registering it once.
 
-    Times are milliseconds since the epoch. Timers of a key and domain fire in order of time, and timers of one moment
-    in order of their namespaces. An event-time and a processing-time timer for the same moment are two timers, and so
+    Times are milliseconds since the epoch. Timers of a key and domain fire in order of time, and timers of one timestamp
+    in order of their namespaces. An event-time and a processing-time timer for the same time are two timers, and so
     are timers in different namespaces.
 
     A `namespace` is any text without a zero character, such as the name of a window; `on_timer` reads it in
@@ -82,7 +82,7 @@ class Context(Protocol):
     def timestamp(self) -> int:
         """Return the event time of the record or timer (ms): state is stamped with it, and emitted records carry it.
 
-        In a processing-time timer it is the moment right after the watermark, or 0 before the first watermark.
+        In a processing-time timer it is the timestamp right after the watermark, or 0 before the first watermark.
         """
         ...
 

@@ -204,8 +204,8 @@ class SourceNode:
     order_by: tuple[str, ...]
     row_kind: str | None
     out_of_orderness: timedelta
-    step: SparkStep | None = None
-    """In a plan: Spark's step over the rows, before records are made of them. `record` is then the step's result type."""
+    transform: SparkTransform | None = None
+    """In a plan: Spark's transform over the rows, before records are made of them. `record` is then the transform's result type."""
     needed_of_deletions: tuple[str, ...] | None = None
     """In a plan: fields that a `-D` must hold, where only `normalize` reads the source; None: all."""
     keys: tuple[tuple[str, ...], ...] | None = None
@@ -213,13 +213,17 @@ class SourceNode:
 
     @property
     def stored(self) -> SourceNode:
-        """Return the source as it is stored: without Spark's step, if it has one."""
-        return self if self.step is None else replace(self, record=self.step.takes, order_by=(), step=None, keys=None)
+        """Return the source as it is stored: without Spark's transform, if it has one."""
+        return (
+            self
+            if self.transform is None
+            else replace(self, record=self.transform.takes, order_by=(), transform=None, keys=None)
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class SparkStep:
-    """A step that Spark runs over the rows of a source: SQL, or a function of a DataFrame."""
+class SparkTransform:
+    """A transform that Spark runs over the rows of a source: SQL, or a function of a DataFrame."""
 
     takes: type[msgspec.Struct]
     record: type[msgspec.Struct]
@@ -230,7 +234,7 @@ class SparkStep:
 
     @property
     def name(self) -> str:
-        """Return the step's name in errors."""
+        """Return the transform's name in errors."""
         return "sql" if self.function is None else f"spark {name_of(self.function)}"
 
 
@@ -245,7 +249,7 @@ class Map:
 
     @property
     def name(self) -> str:
-        """Return the step's name in errors."""
+        """Return the transform's name in errors."""
         return f"map {name_of(self.function)}"
 
 
@@ -259,7 +263,7 @@ class Filter:
 
     @property
     def name(self) -> str:
-        """Return the step's name in errors."""
+        """Return the transform's name in errors."""
         return f"filter {name_of(self.predicate)}"
 
 
@@ -274,7 +278,7 @@ class FlatMap:
 
     @property
     def name(self) -> str:
-        """Return the step's name in errors."""
+        """Return the transform's name in errors."""
         return f"flat_map {name_of(self.function)}"
 
 
@@ -286,7 +290,7 @@ class DropUpdateBefore:
 
     @property
     def name(self) -> str:
-        """Return the step's name in errors."""
+        """Return the transform's name in errors."""
         return "drop_update_before"
 
 
@@ -298,7 +302,7 @@ class AssignEventTime:
 
     @property
     def name(self) -> str:
-        """Return the step's name in errors."""
+        """Return the transform's name in errors."""
         return f"assign_event_time {self.time if isinstance(self.time, str) else name_of(self.time)}"
 
 
@@ -362,8 +366,8 @@ class SinkNode:
     name: str
 
 
-StatelessStep = Map | Filter | FlatMap | DropUpdateBefore | AssignEventTime | Union | SparkStep
-Operator = SourceNode | StatelessStep | AsyncWait | Process | UpsertMaterialize | SinkNode
+StatelessTransform = Map | Filter | FlatMap | DropUpdateBefore | AssignEventTime | Union | SparkTransform
+Operator = SourceNode | StatelessTransform | AsyncWait | Process | UpsertMaterialize | SinkNode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -385,14 +389,14 @@ class Node:
     changes: StreamChanges = INSERTS
 
 
-def step_over(source: Node, nodes: Iterable[Node]) -> Node | None:
-    """Return Spark's step over a source among the nodes of its graph; None without one."""
+def transform_over(source: Node, nodes: Iterable[Node]) -> Node | None:
+    """Return Spark's transform over a source among the nodes of its graph; None without one."""
     users = (
         node
         for node in nodes
         if any(node_input.node is source and node_input.side is None for node_input in node.inputs)
     )
-    return next((user for user in users if isinstance(user.operator, SparkStep)), None)
+    return next((user for user in users if isinstance(user.operator, SparkTransform)), None)
 
 
 def name_of(function: Callable[..., Any]) -> str:

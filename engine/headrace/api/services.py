@@ -84,21 +84,21 @@ class CircuitBreaker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupCache:
-    """Answers that a task remembers by `AsyncFunction.cache_key`. Equal calls in flight become one call.
+    """Responses that a task remembers by `AsyncFunction.cache_key`. Equal calls in flight become one call.
 
-    The cache remembers neither failures nor answers that the retry strategy's result predicate rejects.
+    The cache remembers neither failures nor responses that the retry strategy's result predicate rejects.
 
     Raises `ValueError` for a `size` below 1, a `ttl` that is not positive, and a negative `negative_ttl`.
     """
 
     size: int = 10_000
-    """Largest number of answers; the least recently used one is dropped first."""
+    """Largest number of responses; the least recently used one is dropped first."""
 
     ttl: timedelta | None = None
-    """How long an answer may be used after it arrived; None: as long as the task lives."""
+    """How long a response may be used after it arrived; None: as long as the task lives."""
 
     negative_ttl: timedelta | None = None
-    """`ttl` of an answer without records; None: as `ttl`. Zero: such answers are not remembered."""
+    """`ttl` of a response without records; None: as `ttl`. Zero: such responses are not remembered."""
 
     def __post_init__(self) -> None:
         """Refuse a cache that can hold nothing."""
@@ -155,7 +155,7 @@ def check_limits(name: str, capacity: int, timeout: timedelta | None, park_after
 
 
 class AsyncRetryStrategy(Protocol):
-    """When to retry a call that failed, or that returned an incomplete answer.
+    """When to retry a call that failed, or that returned an incomplete response.
 
     One strategy serves all records of a task, so it holds no state about any of them: the number of retries is kept
     with the record, and given to each method. Any object with these methods is a strategy.
@@ -174,9 +174,9 @@ class AsyncRetryStrategy(Protocol):
         ...
 
     def retries_result(self, results: Sequence[Any], /) -> bool:
-        """Return whether to retry after this answer (FLIP-232, `resultPredicate`).
+        """Return whether to retry after this response (FLIP-232, `resultPredicate`).
 
-        Without retries left, such an answer is emitted as it is.
+        Without retries left, such a response is emitted as it is.
         """
         ...
 
@@ -190,7 +190,7 @@ class _Limited:
     """Exceptions that are retried; any other fails at once."""
 
     results: Callable[[Sequence[Any]], bool] | None = None
-    """Predicate of an answer (a list of records) that is retried; None: every answer is final."""
+    """Predicate of a response (a list of records) that is retried; None: every response is final."""
 
     def __post_init__(self) -> None:
         if self.max_retries < 0:
@@ -206,7 +206,7 @@ class _Limited:
         return isinstance(error, self.exceptions)
 
     def retries_result(self, results: Sequence[Any], /) -> bool:
-        """Return whether the predicate `results` holds for the answer."""
+        """Return whether the predicate `results` holds for the response."""
         return self.results is not None and self.results(results)
 
 
@@ -301,7 +301,7 @@ Out = TypeVar("Out", bound=msgspec.Struct)
 
 
 class LookupFunction(AsyncFunction[In, Out]):
-    """An `AsyncFunction` in three steps: make the key of a record, ask the service for the key, join the record with the answer.
+    """An `AsyncFunction` in three steps: make the key of a record, ask the service for the key, join the record with the response.
 
     With `cache=LookupCache(...)` only a call that is not in the cache reaches the service.
     """
@@ -312,11 +312,11 @@ class LookupFunction(AsyncFunction[In, Out]):
 
     @abc.abstractmethod
     async def look_up(self, key: Any, /) -> Any:
-        """Ask the service. A false answer, such as None, is negative; an exception is a failure."""
+        """Ask the service. A false response, such as None, is negative; an exception is a failure."""
 
     @abc.abstractmethod
-    def join(self, record: In, answer: Any, /) -> list[Out]:
-        """Return the records to emit for `record`, given the answer for its key."""
+    def join(self, record: In, response: Any, /) -> list[Out]:
+        """Return the records to emit for `record`, given the response for its key."""
 
     async def invoke(self, record: In, /) -> list[Out]:
         """Return the records to emit for `record`: none, one or many. Called for each attempt."""
@@ -324,7 +324,7 @@ class LookupFunction(AsyncFunction[In, Out]):
 
 
 def inner_lookup(function: LookupFunction[In, Out]) -> LookupFunction[In, Out]:
-    """Return the same look-up, which emits nothing for a record with a negative answer."""
+    """Return the same look-up, which emits nothing for a record with a negative response."""
     (takes,), gives = function_types(function)
 
     class InnerLookup(LookupFunction[takes, gives]):  # type: ignore[valid-type]  # known when it is called
@@ -340,8 +340,8 @@ def inner_lookup(function: LookupFunction[In, Out]) -> LookupFunction[In, Out]:
         async def look_up(self, key: Any, /) -> Any:
             return await function.look_up(key)
 
-        def join(self, record: Any, answer: Any, /) -> list[Any]:
-            return function.join(record, answer) if answer else []
+        def join(self, record: Any, response: Any, /) -> list[Any]:
+            return function.join(record, response) if response else []
 
         async def timeout(self, record: Any, /) -> list[Any]:
             return await function.timeout(record)
@@ -409,7 +409,7 @@ class BlockingFunction(AsyncFunction[In, Out]):
         try:
             return self.call(record)
         except StopIteration as error:
-            # A future cannot carry StopIteration: code that waits for the answer would wait for ever.
+            # A future cannot carry StopIteration: code that waits for the response would wait for ever.
             raise RuntimeError(f"{type(self).__name__}.call() raised StopIteration") from error
         finally:
             self._calls.discard(call)

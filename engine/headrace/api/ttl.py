@@ -160,16 +160,16 @@ class Lifetime(enum.Enum):
     """Until the record is retracted or replaced: for state that stays small."""
 
 
-Life = timedelta | StateTtl | Lifetime
+AnyTtl = timedelta | StateTtl | Lifetime
 """How long an operator keeps a record."""
 
 
-def ttl_of(state_ttl: Life | None, *, kept: str, after: str) -> StateTtl | None:
+def ttl_of(state_ttl: AnyTtl | None, *, kept: str, after: str) -> StateTtl | None:
     """Return the TTL of an operator's state; None for `Lifetime.FOREVER`.
 
     `kept` and `after` complete the error of a state without any limit: the records that would be kept for ever, and the
     effect of the TTL. Raises `ValueError` for such a state and for a TTL that shows expired entries, `TypeError` for
-    anything else that is no `Life`.
+    anything else that is no `AnyTtl`.
     """
     if state_ttl is None:
         msg = (
@@ -180,17 +180,17 @@ def ttl_of(state_ttl: Life | None, *, kept: str, after: str) -> StateTtl | None:
     return _ttl(state_ttl)
 
 
-def ttls_of_sides(state_ttl: Life | tuple[Life, Life]) -> tuple[StateTtl | None, StateTtl | None]:
+def ttls_of_sides(state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl]) -> tuple[StateTtl | None, StateTtl | None]:
     """Return the TTLs of the left and the right side of a join; None for a side that is kept until it is retracted.
 
-    Raises `TypeError` for anything that is no `Life`, `ValueError` unless there are one or two, and for a TTL that
+    Raises `TypeError` for anything that is no `AnyTtl`, `ValueError` unless there are one or two, and for a TTL that
     shows expired entries.
     """
-    lives = state_ttl if isinstance(state_ttl, tuple) else (state_ttl, state_ttl)
-    if len(lives) != len(("left", "right")):
-        msg = f"state_ttl takes one duration, or two (left, right), not {len(lives)}"
+    lifetimes = state_ttl if isinstance(state_ttl, tuple) else (state_ttl, state_ttl)
+    if len(lifetimes) != len(("left", "right")):
+        msg = f"state_ttl takes one duration, or two (left, right), not {len(lifetimes)}"
         raise ValueError(msg)
-    left, right = map(_ttl, lives)
+    left, right = map(_ttl, lifetimes)
     return left, right
 
 

@@ -23,9 +23,9 @@ from headrace.async_io.invocation import Invocation
 from headrace.async_io.limits import Breaker, BreakerState, Opening, RefusedError, ServiceLimit
 from headrace.async_io.lookup_cache import first_of_keys_first
 from headrace.async_io.metrics import ServiceMetrics
-from headrace.async_io.pending_call import PENDING, QUARANTINED, AsyncElement, outputs_of
+from headrace.async_io.pending_call import PENDING, QUARANTINED, PendingCall, outputs_of
 from headrace.async_io.queue import ElementQueue, OrderedQueue, UnorderedQueue
-from headrace.async_io.responses import KeptAnswers
+from headrace.async_io.responses import KeptResponses
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Emitted
 from headrace.interrupts import is_interrupt
@@ -46,37 +46,37 @@ class AsyncWaitOperator:
         open_until: int | None = None,
         stop: Callable[[], bool] | None = None,
         finishes: bool = False,
-        answers: KeptAnswers | None = None,
+        responses: KeptResponses | None = None,
     ) -> None:
         """Take `services`, the URLs for the function's `open`, and `limit`, the load limits of its service.
 
         `open_until` is when a breaker that an earlier micro-batch left open admits a probe (ms). `stop` is called four
         times a second and says whether to stop: calls in flight are then interrupted, and their elements stay pending.
         With `finishes`, elements that an earlier micro-batch left, due or not, are called at once and for the last time
-        (FLIP-232, `endInput`). On a branch, elements take outcomes of the live line from `answers`, as far as they are kept.
+        (FLIP-232, `endInput`). On a branch, elements take outcomes of the live lineage from `responses`, as far as they are kept.
         """
         self.operator = operator
         self.metrics = ServiceMetrics(latencies={})
-        self.pending: list[AsyncElement] = []
+        self.pending: list[PendingCall] = []
         """After a run: accepted elements that were not emitted, in order."""
-        self.settled: list[AsyncElement] = []
+        self.settled: list[PendingCall] = []
         """After a run: resumed elements whose rows are to be removed."""
-        self.quarantined: list[AsyncElement] = []
+        self.quarantined: list[PendingCall] = []
         self._services = services
         self._limit = limit
         self._open_until = open_until
         self._stop = stop
         self._finishes = finishes
-        self._answers = answers
+        self._responses = responses
         self._deletions = Deletions(operator) if operator.upsert_key else None
         self._settle = settling_retractions(operator, self._deletions)
-        self._arrived: Sequence[AsyncElement] = ()
+        self._arrived: Sequence[PendingCall] = ()
         self._done_before: set[int | None] = set()
         self._breaker: Breaker | None = None
         self.attempts: Attempts | None = None
         """The object that makes the calls, while the function is open."""
 
-    def run(self, elements: Sequence[Emitted], resumed: Sequence[AsyncElement] = ()) -> list[Emitted]:
+    def run(self, elements: Sequence[Emitted], resumed: Sequence[PendingCall] = ()) -> list[Emitted]:
         """Call `run_async` in a loop of its own."""
         with self.guarded():
             return asyncio.run(self.run_async(elements, resumed))
@@ -94,16 +94,16 @@ class AsyncWaitOperator:
                 raise
             raise user_error(self.operator.name, "unknown: a task that it has made, or cancelled", error) from error
 
-    async def run_async(self, elements: Sequence[Emitted], resumed: Sequence[AsyncElement] = ()) -> list[Emitted]:
+    async def run_async(self, elements: Sequence[Emitted], resumed: Sequence[PendingCall] = ()) -> list[Emitted]:
         """Process new elements, and those of `resumed` that are due; return the results to emit, in arrival order.
 
         Raises `ServiceError` when an element fails for good and the operator says `FAIL`; `UserFunctionError` for an
-        exception that the retry strategy does not cover, an answer that is not a list of the function's output type, or
+        exception that the retry strategy does not cover, a response that is not a list of the function's output type, or
         an exception of `open` or `close` (which never hides an earlier failure). The first failure ends the run: calls
         in flight are cancelled.
         """
         queue = queue_of(self.operator.mode)
-        arrived = in_arrival_order(map(AsyncElement, elements), self.taken_up(resumed))
+        arrived = in_arrival_order(map(PendingCall, elements), self.taken_up(resumed))
         self.look_up(arrived)
         if self.needs_no_call_for_some:
             for element in arrived:
@@ -120,11 +120,11 @@ class AsyncWaitOperator:
         if due:
             async with self.opened() as attempts:
                 await self._settle_all(attempts, due, queue)
-        taken = sorted((element for element in queue.take() if isinstance(element, AsyncElement)), key=_order_of)
-        self.keep(taken, [element for element in queue.remaining() if isinstance(element, AsyncElement)], arrived)
+        taken = sorted((element for element in queue.take() if isinstance(element, PendingCall)), key=_order_of)
+        self.keep(taken, [element for element in queue.remaining() if isinstance(element, PendingCall)], arrived)
         return self.emitted
 
-    def taken_up(self, resumed: Sequence[AsyncElement]) -> Iterable[AsyncElement]:
+    def taken_up(self, resumed: Sequence[PendingCall]) -> Iterable[PendingCall]:
         """Return the elements that an earlier micro-batch left, with their remaining time, in arrival order."""
         self.metrics.resumed += len(resumed)
         self._done_before = {element.sequence for element in resumed if element.is_done}
@@ -134,7 +134,7 @@ class AsyncWaitOperator:
         return sorted((recovered(element, self.operator.recovery) for element in resumed), key=_order_of)
 
     @property
-    def answered(self) -> list[AsyncElement]:
+    def answered(self) -> list[PendingCall]:
         """Return, after a run, the elements that have an outcome of the service since this run. A deletion asks it nothing."""
         return [
             element
@@ -143,49 +143,47 @@ class AsyncWaitOperator:
         ]
 
     @property
-    def has_answers(self) -> bool:
-        """Return whether elements may take outcomes of the live line."""
-        return self._answers is not None
+    def has_responses(self) -> bool:
+        """Return whether elements may take outcomes of the live lineage."""
+        return self._responses is not None
 
     @property
     def needs_no_call_for_some(self) -> bool:
         """Return whether `take` may complete elements."""
-        return self._answers is not None or self._settle is not None
+        return self._responses is not None or self._settle is not None
 
-    def look_up(self, arrived: Sequence[AsyncElement]) -> bool:
-        """Read the kept answers to elements; return whether all of them are done, or have one.
+    def look_up(self, arrived: Sequence[PendingCall]) -> bool:
+        """Read the kept responses to elements; return whether all of them are done, or have one.
 
         Raises `ConfigError` for an element that is due and has none, if the service must not be called.
         """
-        if self._answers is None:
+        if self._responses is None:
             return False
-        self._answers.look_up(arrived)
+        self._responses.look_up(arrived)
         unanswered = [
             element
             for element in arrived
-            if not element.is_done and not self._answers.has(element) and not self._is_deletion(element)
+            if not element.is_done and not self._responses.has(element) and not self._is_deletion(element)
         ]
         for element in unanswered:
             if is_due(element):
-                self._answers.refuse_call(element)
+                self._responses.refuse_call(element)
         return not unanswered
 
-    def take(self, element: AsyncElement) -> bool:
-        """Give an element its outcome without a call: that of the live line, or of a deletion; return False if there is none."""
+    def take(self, element: PendingCall) -> bool:
+        """Give an element its outcome without a call: that of the live lineage, or of a deletion; return False if there is none."""
         if self._settle is not None and self._is_deletion(element) and not element.is_done:
             return self._settle(element)
-        if self._answers is None or element.is_done or not self._answers.take(element):
+        if self._responses is None or element.is_done or not self._responses.take(element):
             return False
-        self.metrics.answers_taken += 1
+        self.metrics.responses_taken += 1
         self.metrics.quarantined += element.status is QUARANTINED
         return True
 
-    def _is_deletion(self, element: AsyncElement) -> bool:
+    def _is_deletion(self, element: PendingCall) -> bool:
         return self._settle is not None and element.emitted.kind in _RETRACTIONS
 
-    def keep(
-        self, taken: Sequence[AsyncElement], left: Sequence[AsyncElement], arrived: Sequence[AsyncElement]
-    ) -> None:
+    def keep(self, taken: Sequence[PendingCall], left: Sequence[PendingCall], arrived: Sequence[PendingCall]) -> None:
         """Store the results and states of elements: those that may be emitted (`taken`), those `left`, of all that `arrived`."""
         if self._deletions is None:
             self.emitted = list(outputs_of(taken))
@@ -262,7 +260,7 @@ class AsyncWaitOperator:
             self.metrics.breaker_opened = self._breaker.opened
             self.metrics.open_until = self._breaker.open_until
 
-    async def _settle_all(self, attempts: Attempts, due: Sequence[AsyncElement], queue: ElementQueue) -> None:
+    async def _settle_all(self, attempts: Attempts, due: Sequence[PendingCall], queue: ElementQueue) -> None:
         feed = self._feed(due)
 
         async def worker() -> None:
@@ -279,8 +277,8 @@ class AsyncWaitOperator:
             first = errors.exceptions[0]
             raise first from first.__cause__
 
-    def _feed(self, due: Sequence[AsyncElement]) -> Iterator[AsyncElement]:
-        """Yield elements in arrival order, but with a cache, ask for each key before further elements need its answer."""
+    def _feed(self, due: Sequence[PendingCall]) -> Iterator[PendingCall]:
+        """Yield elements in arrival order, but with a cache, ask for each key before further elements need its response."""
         wait = self.operator
         window = 0 if wait.cache is None else min(wait.capacity, wait.cache.size // 3)
         if not window:
@@ -320,14 +318,14 @@ def queue_of(mode: OutputMode) -> ElementQueue:
     return OrderedQueue() if mode is OutputMode.ORDERED else UnorderedQueue()
 
 
-def is_due(element: AsyncElement) -> bool:
+def is_due(element: PendingCall) -> bool:
     """Return whether an element is to be called now."""
     if element.is_done:
         return False
     return element.is_last or element.next_attempt_at is None or element.next_attempt_at <= clock.now()
 
 
-def in_arrival_order(arriving: Iterable[AsyncElement], resumed: Iterable[AsyncElement]) -> list[AsyncElement]:
+def in_arrival_order(arriving: Iterable[PendingCall], resumed: Iterable[PendingCall]) -> list[PendingCall]:
     """Return new and resumed elements together, in arrival order."""
     resumed = list(resumed)
     return list(merge(resumed, arriving, key=_order_of)) if resumed else list(arriving)

@@ -1,7 +1,7 @@
 """All calls for one element, and their recovery in a later run (FLIP-232).
 
-accepted ──> breaker ──> call ──answer──> completed
-               ^          │ fails, or the answer is rejected
+accepted ──> breaker ──> call ──response──> completed
+               ^          │ fails, or the response is rejected
                │          v
                └── wait ──┴── next attempt far off ──> parked (left to a later micro-batch)
                           └── no retry left ────────> fails for good: error, quarantine or default
@@ -30,7 +30,7 @@ from headrace.async_io.executor import MisuseError, cancelled, continued, own_ca
 from headrace.async_io.invocation import Invocation
 from headrace.async_io.limits import CLOSED, Breaker, BreakerState, Deadlines
 from headrace.async_io.metrics import ServiceMetrics
-from headrace.async_io.pending_call import PENDING, AsyncElement, Status
+from headrace.async_io.pending_call import PENDING, PendingCall, Status
 from headrace.errors import HeadraceError, ServiceError, UserFunctionError
 from headrace.execution.record_copies import copied, is_immutable
 from headrace.interrupts import is_interrupt
@@ -39,7 +39,7 @@ from headrace.names import counted
 _LIMIT = 1000
 
 
-def recovered(element: AsyncElement, option: RecoveryOption) -> AsyncElement:
+def recovered(element: PendingCall, option: RecoveryOption) -> PendingCall:
     """Return an element as a later micro-batch resumes it; `RESTART` clears its past."""
     if option is RecoveryOption.RESTART and not element.is_done:
         element.attempts, element.first_attempt_at, element.cost_ms = 0, None, 0.0
@@ -52,7 +52,7 @@ def whole_timeout(wait: AsyncWait) -> float:
     return math.inf if wait.timeout is None else wait.timeout.total_seconds()
 
 
-def seconds_left(element: AsyncElement, wait: AsyncWait) -> float:
+def seconds_left(element: PendingCall, wait: AsyncWait) -> float:
     """Return the remaining timeout (s) of an element whose next call is about to begin.
 
     An element that was called before has at least `timeout / (max_retries + 1)`: the fair share of one call. With a
@@ -75,7 +75,7 @@ def allowed_retries(retry: AsyncRetryStrategy) -> int:
 
 
 _LATEST = 253_402_300_799_000
-"""End of the year 9999 (ms): the last moment that all readers of the tables can represent."""
+"""End of the year 9999 (ms): the last timestamp that all readers of the tables can represent."""
 _SET_ASIDE = (
     " With on_failure=OnFailure.QUARANTINE it goes to the quarantine instead, from where 'headrace quarantine JOB --requeue' "
     "brings it back."
@@ -89,8 +89,8 @@ class Attempts:
         self, wait: AsyncWait, invocation: Invocation, metrics: ServiceMetrics, breaker: Breaker | None
     ) -> None:
         """Take the operator's parts. Must be called within the loop."""
-        self.under_way: set[AsyncElement] = set()
-        self.retrying: dict[AsyncElement, asyncio.Future[None]] = {}
+        self.under_way: set[PendingCall] = set()
+        self.retrying: dict[PendingCall, asyncio.Future[None]] = {}
         """In-flight retries: elements that wait for their next call."""
         self.is_stopping = False
         self.is_ending = False
@@ -109,10 +109,10 @@ class Attempts:
         self._deadlines = Deadlines(self._loop)
         self._is_finishing = False
 
-    def answered_at_once(self, element: AsyncElement) -> bool:
-        """Begin the call for a new element; return whether it gave its answer without a wait. If not, call `settle`.
+    def answered_at_once(self, element: PendingCall) -> bool:
+        """Begin the call for a new element; return whether it gave its response without a wait. If not, call `settle`.
 
-        Most records find their answer in the cache, or in one of the function's own. Such an answer needs no deadline and no
+        Most records find their response in the cache, or in one of the function's own. Such a response needs no deadline and no
         coroutines of `settle`, which take twice as long as the rest. Call it within the task that calls `settle`.
         """
         breaker = self._breaker
@@ -142,7 +142,7 @@ class Attempts:
         element.is_changed = element.is_calling = True
         return False
 
-    def _results_at_once(self, element: AsyncElement) -> Any:
+    def _results_at_once(self, element: PendingCall) -> Any:
         """Return the results of a call that does not wait; None if it waits or fails: `element.begun` is then the rest of the call."""
         record = self._record_of(element)
         try:
@@ -155,21 +155,21 @@ class Attempts:
             return None
         try:
             element.begun = continued(call, call.send(None))
-        except StopIteration as answer:
-            element.begun = None if answer.value is not None else returned(None)
-            return answer.value
+        except StopIteration as response:
+            element.begun = None if response.value is not None else returned(None)
+            return response.value
         except BaseException as error:  # noqa: BLE001 - as above
             element.begun = raised(error)
         return None
 
-    async def settle(self, element: AsyncElement, task: asyncio.Task[None] | None = None) -> AsyncElement:
+    async def settle(self, element: PendingCall, task: asyncio.Task[None] | None = None) -> PendingCall:
         """Call for an element until there is nothing left to do for it now: it is done, or parked, or stopped.
 
         Returns the element, so that a caller with many calls knows which one is done. `task` is the current task: a
         caller that settles many elements in one task passes it to save a look-up for each.
 
         Raises `ServiceError` when the element fails for good and the operator says `FAIL`; `UserFunctionError` for an
-        exception that the retry strategy does not cover, an answer that is not a list of the function's output type,
+        exception that the retry strategy does not cover, a response that is not a list of the function's output type,
         and any other error of user code: a strategy that raises, SystemExit.
         """
         if self.is_stopping:
@@ -206,7 +206,7 @@ class Attempts:
             element.cost_ms += (self._loop.time() - element.began) * 1000
         return element
 
-    def so_far(self, element: AsyncElement) -> tuple[int, float]:
+    def so_far(self, element: PendingCall) -> tuple[int, float]:
         """Return the ended calls of an element, and its cost so far (ms), while it may be in flight."""
         if element.task is None:
             return element.attempts, element.cost_ms
@@ -231,7 +231,7 @@ class Attempts:
         """Release timers."""
         self._deadlines.close()
 
-    async def _attempt(self, element: AsyncElement) -> None:
+    async def _attempt(self, element: PendingCall) -> None:
         breaker = self._breaker
         while True:
             if breaker is not None and breaker.is_open and not await self._admitted(element, breaker):
@@ -257,7 +257,7 @@ class Attempts:
                 return
             await self._sleep(element, pause)
 
-    def _note_call(self, element: AsyncElement) -> None:
+    def _note_call(self, element: PendingCall) -> None:
         if element.first_attempt_at is None:
             element.first_attempt_at = clock.now()
         element.attempts += 1
@@ -269,19 +269,19 @@ class Attempts:
 
     # ------------------------------------------------------------------------------------------ outcomes of a call
 
-    def _answered(self, element: AsyncElement, results: Any) -> float | None:
+    def _answered(self, element: PendingCall, results: Any) -> float | None:
         checked = self._checked(element, results)
         if self._breaker is not None:
             self._breaker.succeeded()
         if self._wait.retry.retries_result(checked):
             self._invocation.forget(element.emitted.record)
-            element.last_error = f"the answer is worth another call: {checked!r:.300}"
+            element.last_error = f"the response is worth another call: {checked!r:.300}"
             if not self._is_last(element) and self._wait.retry.can_retry(element.attempts - 1):
                 return self._again(element)
         element.complete(checked)
         return None
 
-    def _failed(self, element: AsyncElement, error: Exception) -> float | None:
+    def _failed(self, element: PendingCall, error: Exception) -> float | None:
         """Return the seconds to wait before the next call; None if there is none now. Raises an error that is no failure of the service."""
         if isinstance(error, UserFunctionError | MisuseError):
             raise error
@@ -300,16 +300,16 @@ class Attempts:
         self._give_up(element, error, self._given_up(element, error) if is_covered else None)
         return None
 
-    def _again(self, element: AsyncElement) -> float | None:
+    def _again(self, element: PendingCall) -> float | None:
         wait = self._wait.retry.backoff(element.attempts - 1)
         if not isinstance(wait, timedelta):
-            raise TypeError(f"backoff() of the retry strategy must answer with a timedelta, not {wait!r:.200}")
+            raise TypeError(f"backoff() of the retry strategy must return a timedelta, not {wait!r:.200}")
         pause = max(0.0, wait.total_seconds())
         element.status = Status.WAITING_FOR_RETRY
         element.next_attempt_at = min(clock.now() + round(pause * 1000), _LATEST)
         return None if self._parks(element, pause) else pause
 
-    def _probe_failed(self, element: AsyncElement, breaker: Breaker) -> float | None:
+    def _probe_failed(self, element: PendingCall, breaker: Breaker) -> float | None:
         """Undo an attempt that was a failed probe: the service is still down, which costs the element no attempt."""
         element.attempts -= 1
         if not element.attempts:
@@ -318,7 +318,7 @@ class Attempts:
         pause = breaker.seconds_to_probe()
         return None if self._parks(element, pause) else pause
 
-    def _begin_probe(self, element: AsyncElement) -> None:
+    def _begin_probe(self, element: PendingCall) -> None:
         """Give the probe the operator's whole timeout, however little is left of the element's own.
 
         With its own, the element could fail for good by a call that only confirms what the open breaker says.
@@ -326,17 +326,17 @@ class Attempts:
         element.is_probe = True
         self._hold_time(element, self._loop.time() + self._seconds)
 
-    def _end_probe(self, element: AsyncElement) -> None:
+    def _end_probe(self, element: PendingCall) -> None:
         element.is_probe = False
         self._resume_time(element)
 
-    def _hold_time(self, element: AsyncElement, deadline: float = math.inf) -> None:
+    def _hold_time(self, element: PendingCall, deadline: float = math.inf) -> None:
         """Stop the element's own clock until `_resume_time`, for up to `deadline`."""
         element.held_since, element.own_deadline, element.deadline = self._loop.time(), element.deadline, deadline
         if deadline < math.inf:
             self._deadlines.watch(element)
 
-    def _resume_time(self, element: AsyncElement) -> None:
+    def _resume_time(self, element: PendingCall) -> None:
         assert element.held_since is not None  # noqa: S101 - by `_hold_time`
         held = self._loop.time() - element.held_since
         element.held_since = None
@@ -344,15 +344,15 @@ class Attempts:
         element.deadline = element.own_deadline + held
         self._deadlines.watch(element)
 
-    def _is_last(self, element: AsyncElement) -> bool:
+    def _is_last(self, element: PendingCall) -> bool:
         return self._is_finishing or element.is_last
 
-    def _parks(self, element: AsyncElement, pause: float) -> bool:
+    def _parks(self, element: PendingCall, pause: float) -> bool:
         element.is_parked = self._park_after is not None and pause >= self._park_after
         self._metrics.parked += element.is_parked
         return element.is_parked
 
-    def _interrupted(self, element: AsyncElement, error: asyncio.CancelledError) -> float | None:
+    def _interrupted(self, element: PendingCall, error: asyncio.CancelledError) -> float | None:
         """Handle a cancelled call. Raises the error that ends the element's task, except after a failed probe.
 
         If the function raised the error, or cancelled its own task, its call has failed like any other.
@@ -363,7 +363,7 @@ class Attempts:
                 pass
             return self._failed(element, cancelled(error))
         if self._breaker is not None:
-            # A call without an answer counts like a failed call: both show that the service is down.
+            # A call without a response counts like a failed call: both show that the service is down.
             if element.is_expired:
                 self._breaker.failed(error, is_probe=element.is_probe)
             elif element.is_probe:
@@ -373,18 +373,18 @@ class Attempts:
         elif self._breaker is not None and element.is_probe and not self._is_last(element):
             element.is_expired = False
             self._metrics.timeouts += 1
-            element.last_error = f"no answer within {self._seconds:g} s"
+            element.last_error = f"no response within {self._seconds:g} s"
             pause = self._probe_failed(element, self._breaker)
             if not task.uncancel():
                 return pause
             # Something else also ends this task: the run, or a failure elsewhere.
         raise error
 
-    def _ends(self, element: AsyncElement) -> bool:
+    def _ends(self, element: PendingCall) -> bool:
         """Return whether the engine has cancelled the element's task: for its timeout, at the end of the run, or since another one failed."""
         return element.is_expired or self.is_stopping or self.is_ending
 
-    def _cancelled(self, element: AsyncElement, task: asyncio.Task[None], error: asyncio.CancelledError) -> None:
+    def _cancelled(self, element: PendingCall, task: asyncio.Task[None], error: asyncio.CancelledError) -> None:
         """Distinguish the end of the run, which leaves an element pending, a failure elsewhere, and a cancellation by a hook of the function.
 
         The last one would end this task silently and lose the record, so it becomes an error.
@@ -397,7 +397,7 @@ class Attempts:
         else:
             raise self._user_error(element, error) from error
 
-    async def _timed_out(self, element: AsyncElement) -> None:
+    async def _timed_out(self, element: PendingCall) -> None:
         self._metrics.timeouts += 1
         last = f" (last error: {element.last_error})" if element.last_error else ""
         record = element.emitted.record
@@ -406,10 +406,10 @@ class Attempts:
         except TimeoutError as error:
             seconds = self._seconds
             msg = (
-                f"operator '{self._wait.name}' had no answer within {seconds:g} s for {record!r:.300}{last}. "
+                f"operator '{self._wait.name}' had no response within {seconds:g} s for {record!r:.300}{last}. "
                 f"Nothing was committed; check the service, then run again.{_SET_ASIDE}"
             )
-            element.last_error = f"no answer within {seconds:g} s{last}"
+            element.last_error = f"no response within {seconds:g} s{last}"
             self._give_up(element, error, ServiceError(msg))
         except Exception as error:  # noqa: BLE001 - the user's hook: its error is the element's outcome
             element.last_error = text_of(error)
@@ -417,7 +417,7 @@ class Attempts:
         else:
             element.complete(self._checked(element, results, "timeout"))
 
-    def _give_up(self, element: AsyncElement, error: Exception, run_error: ServiceError | None) -> None:
+    def _give_up(self, element: PendingCall, error: Exception, run_error: ServiceError | None) -> None:
         """Apply the failure policy. The run fails with `run_error`, or with a `UserFunctionError` if it is None."""
         match self._wait.on_failure:
             case OnFailure.FAIL:
@@ -435,7 +435,7 @@ class Attempts:
 
     # ---------------------------------------------------------------------------------------------------- waiting
 
-    async def _admitted(self, element: AsyncElement, breaker: Breaker) -> bool:
+    async def _admitted(self, element: PendingCall, breaker: Breaker) -> bool:
         """Wait until the breaker admits a call, as a probe or because it is closed; return False if the element is parked instead."""
         while not self._is_last(element):
             if breaker.admits():
@@ -452,14 +452,14 @@ class Attempts:
                 await self._sleep(element, pause)
         return True
 
-    async def _hear_of_probe(self, element: AsyncElement, breaker: Breaker) -> None:
+    async def _hear_of_probe(self, element: PendingCall, breaker: Breaker) -> None:
         self._hold_time(element)
         try:
             await breaker.change()
         finally:
             self._resume_time(element)
 
-    async def _sleep(self, element: AsyncElement, seconds: float) -> None:
+    async def _sleep(self, element: PendingCall, seconds: float) -> None:
         woken = self.retrying[element] = self._loop.create_future()
         timer = self._loop.call_later(seconds, _wake, woken)
         began = self._loop.time()
@@ -472,37 +472,37 @@ class Attempts:
 
     # ----------------------------------------------------------------------------------------------------- errors
 
-    def _checked(self, element: AsyncElement, results: Any, method: str = "invoke") -> Sequence[msgspec.Struct]:
+    def _checked(self, element: PendingCall, results: Any, method: str = "invoke") -> Sequence[msgspec.Struct]:
         out = self._out
         if isinstance(results, list | tuple):
             if len(results) == 1 and type(results[0]) is out:
                 return self._own(results)
             if all(isinstance(result, out) for result in results):
                 return self._own(results)
-        msg = f"{method}() must answer with a list of {out.__name__}, not {results!r:.200}"
+        msg = f"{method}() must return a list of {out.__name__}, not {results!r:.200}"
         raise UserFunctionError(self._wait.name, None, f"{element.emitted.record!r:.500}", msg)
 
     def _own(self, results: Sequence[msgspec.Struct]) -> Sequence[msgspec.Struct]:
         """Return a list of results that the function's code cannot change any more."""
         return [*map(copied, results)] if self._copies_results else [*results]
 
-    def _record_of(self, element: AsyncElement) -> Any:
+    def _record_of(self, element: PendingCall) -> Any:
         """Return what the function gets: a copy, if its code may change it. Another attempt, or a later run, gets the same."""
         record = element.emitted.record
         return copied(record) if self._copies_records else record
 
-    def _given_up(self, element: AsyncElement, error: Exception) -> ServiceError:
+    def _given_up(self, element: PendingCall, error: Exception) -> ServiceError:
         return ServiceError(
             f"operator '{self._wait.name}' gave up after {counted(element.attempts, 'call')} for "
             f"{element.emitted.record!r:.300}: {text_of(error)}. Nothing was committed; check the service, then run again.{_SET_ASIDE}"
         )
 
-    def _ended_by(self, element: AsyncElement, error: BaseException) -> BaseException:
+    def _ended_by(self, element: PendingCall, error: BaseException) -> BaseException:
         """Return the error that ends the operator's calls for an exception that is no failure of a call."""
         self.is_ending = True
         return error if is_interrupt(error) else self._user_error(element, error)
 
-    def _user_error(self, element: AsyncElement, error: BaseException) -> UserFunctionError:
+    def _user_error(self, element: PendingCall, error: BaseException) -> UserFunctionError:
         if isinstance(error, UserFunctionError):
             return error
         return user_error(self._wait.name, repr(element.emitted.record), error)

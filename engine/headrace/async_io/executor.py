@@ -161,8 +161,8 @@ def continued(call: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, 
     except BaseException as error:  # noqa: BLE001 - cancellations above all: they are the coroutine's, as in an await
         try:
             waits_for = call.throw(error)
-        except StopIteration as answer:
-            return answer.value
+        except StopIteration as response:
+            return response.value
         return (yield from continued(call, waits_for))
     return (yield from call.__await__())
 
@@ -220,7 +220,7 @@ def cancelled(error: asyncio.CancelledError) -> CallCancelledError:
 
 
 def contained(error: BaseException) -> BaseException:
-    """Return an exception of a call's own task as one that can be raised in the tasks that wait for its answer.
+    """Return an exception of a call's own task as one that can be raised in the tasks that wait for its response.
 
     SystemExit and the like would end the loop, and StopIteration cannot be raised by a future. A CancelledError stays: it is a failed call.
     """

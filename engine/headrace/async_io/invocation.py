@@ -24,7 +24,7 @@ class BatchedCalls:
     """Combines calls for single records into calls for many."""
 
     def __init__(self, call: CallMany, policy: Batching, metrics: ServiceMetrics) -> None:
-        """Take `call`, which gets at most `policy.size` records, and returns an answer for each, in their order."""
+        """Take `call`, which gets at most `policy.size` records, and returns a response for each, in their order."""
         self._call = call
         self._size = policy.size
         self._wait = policy.wait.total_seconds()
@@ -35,15 +35,15 @@ class BatchedCalls:
         self._under_way: dict[asyncio.Task[None], list[asyncio.Future[Any]]] = {}
 
     async def ask(self, record: Any) -> Any:
-        """Return the answer for one record, from the call that contains it."""
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        self._gathered.append((record, answer))
+        """Return the response for one record, from the call that contains it."""
+        response: asyncio.Future[Any] = self._loop.create_future()
+        self._gathered.append((record, response))
         if len(self._gathered) >= self._size:
             self._start()
         elif self._timer is None:
             self._timer = self._loop.call_later(self._wait, self._start)
         try:
-            return await answer
+            return await response
         except asyncio.CancelledError:
             self._cancel_expired()
             raise
@@ -60,49 +60,49 @@ class BatchedCalls:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # Expired records, and those of a stopped run, no longer wait for an answer.
+        # Expired records, and those of a stopped run, no longer wait for a response.
         group = [call for call in self._gathered if not call[1].done()]
         self._gathered = []
         if group:
             call = self._loop.create_task(self._ask_for(group))
-            self._under_way[call] = [answer for _, answer in group]
+            self._under_way[call] = [response for _, response in group]
             call.add_done_callback(self._under_way.pop)
 
     def _cancel_expired(self) -> None:
         """Cancel calls whose records have all expired: they would exceed the limit beside the calls that replace them."""
-        for call, answers in self._under_way.items():
-            if all(answer.done() for answer in answers):
+        for call, responses in self._under_way.items():
+            if all(response.done() for response in responses):
                 call.cancel()
 
     async def _ask_for(self, group: list[tuple[Any, asyncio.Future[Any]]]) -> None:
         self._metrics.batches += 1
         try:
-            answers = self._checked(group, await self._call([record for record, _ in group]))
+            responses = self._checked(group, await self._call([record for record, _ in group]))
         except BaseException as error:
-            answers = [asyncio.CancelledError() if is_cancelled() else contained(error)] * len(group)
+            responses = [asyncio.CancelledError() if is_cancelled() else contained(error)] * len(group)
             if is_cancelled():  # by the function's own code, or since nobody waits any more
-                _give(group, answers)
+                _give(group, responses)
                 raise
-        _give(group, answers)
+        _give(group, responses)
 
-    def _checked(self, group: list[tuple[Any, asyncio.Future[Any]]], answers: Any) -> list[Any]:
+    def _checked(self, group: list[tuple[Any, asyncio.Future[Any]]], responses: Any) -> list[Any]:
         if is_cancelled():
             raise asyncio.CancelledError
-        if not isinstance(answers, list | tuple) or len(answers) != len(group):
-            raise MisuseError(f"invoke_many() got {counted(len(group), 'record')} and answered with {answers!r:.200}")
-        self._metrics.failures += sum(isinstance(results, BaseException) for results in answers)
-        return [contained(results) if isinstance(results, BaseException) else results for results in answers]
+        if not isinstance(responses, list | tuple) or len(responses) != len(group):
+            raise MisuseError(f"invoke_many() got {counted(len(group), 'record')} and answered with {responses!r:.200}")
+        self._metrics.failures += sum(isinstance(results, BaseException) for results in responses)
+        return [contained(results) if isinstance(results, BaseException) else results for results in responses]
 
 
-def _give(group: list[tuple[Any, asyncio.Future[Any]]], answers: list[Any]) -> None:
+def _give(group: list[tuple[Any, asyncio.Future[Any]]], responses: list[Any]) -> None:
     """Give each record that still waits its results, or its failure."""
-    for (_, answer), results in zip(group, answers, strict=True):
-        if answer.done():
+    for (_, response), results in zip(group, responses, strict=True):
+        if response.done():
             continue
         if isinstance(results, BaseException):
-            answer.set_exception(results)
+            response.set_exception(results)
         else:
-            answer.set_result(results)
+            response.set_result(results)
 
 
 AsyncCall = Callable[[Any], Awaitable[Any]]
@@ -116,12 +116,12 @@ def counted_calls(call: AsyncCall, metrics: ServiceMetrics) -> AsyncCall:
         metrics.calls += 1
         began = time()
         try:
-            answer = await call(asked)
+            response = await call(asked)
         except Exception:
             metrics.failures += 1
             raise
         metrics.took(time() - began)
-        return answer
+        return response
 
     return counting
 
@@ -130,7 +130,7 @@ Invoke = Callable[[Any], Awaitable[Any]]
 
 
 class Invocation:
-    """Call chain of one operator. Create it within the loop, after the first attempt to open the function; `ask` returns an answer."""
+    """Call chain of one operator. Create it within the loop, after the first attempt to open the function; `ask` returns a response."""
 
     def __init__(self, wait: AsyncWait, metrics: ServiceMetrics, limit: ServiceLimit | None, opening: Opening) -> None:
         """Wrap the function as the operator's options say."""
@@ -155,13 +155,13 @@ class Invocation:
         self.ask = call
 
     def known(self, record: Any) -> Any:
-        """Return the results for a record if the cache has its answer; None if not. Raises the errors of the function."""
+        """Return the results for a record if the cache has its response; None if not. Raises the errors of the function."""
         if self._cached is None or (known := self._cached.known(self._function.cache_key(record))) is None:
             return None
-        return self._function.join(record, known.answer) if self._is_joined else known.answer
+        return self._function.join(record, known.response) if self._is_joined else known.response
 
     def forget(self, record: Any) -> None:
-        """Remove the answer for a record from the cache: it was rejected."""
+        """Remove the response for a record from the cache: it was rejected."""
         if self._cached is not None:
             self._cached.forget(self._function.cache_key(record))
 

@@ -1,6 +1,6 @@
 """Calls in order of keys: the second use of the controller (FLIP-425, "Generalize the Async execution model").
 
-A call for a key begins when the previous one for the key has its answer; calls for other keys overtake. A key whose
+A call for a key begins when the previous one for the key has its response; calls for other keys overtake. A key whose
 element is parked is blocked: its later elements wait in `async_requests` as well, behind it.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from headrace.async_io.async_wait import AsyncWaitOperator, in_arrival_order, is_due
 from headrace.async_io.attempts import Attempts
 from headrace.async_io.executor import AsyncioExecutor
-from headrace.async_io.pending_call import AsyncElement
+from headrace.async_io.pending_call import PendingCall
 from headrace.execution.controller import AsyncExecutionController
 from headrace.execution.element import Emitted
 from headrace.execution.record_context import RecordContext
@@ -51,17 +51,17 @@ class KeyedOrderedWait:
         )
         self.controller = AsyncExecutionController(self, executor, options)
 
-    def run(self, elements: Iterable[KeyedElement], resumed: Sequence[AsyncElement] = ()) -> list[Emitted]:
+    def run(self, elements: Iterable[KeyedElement], resumed: Sequence[PendingCall] = ()) -> list[Emitted]:
         """Process new elements, and those of `resumed` that are due; as `AsyncWaitOperator.run_async`."""
         return self.run_arrived(merge(self._wait.taken_up(resumed), map(_element, elements), key=_order_of))
 
-    def run_arrived(self, arriving: Iterable[AsyncElement]) -> list[Emitted]:
+    def run_arrived(self, arriving: Iterable[PendingCall]) -> list[Emitted]:
         """Process new and resumed elements, in arrival order."""
         with self._wait.guarded():
             return self._run_arrived(arriving)
 
-    def _run_arrived(self, arriving: Iterable[AsyncElement]) -> list[Emitted]:
-        arrived: list[AsyncElement] = []
+    def _run_arrived(self, arriving: Iterable[PendingCall]) -> list[Emitted]:
+        arrived: list[PendingCall] = []
         try:
             for element in arriving:
                 arrived.append(element)
@@ -85,7 +85,7 @@ class KeyedOrderedWait:
 
     def call(self, context: RecordContext) -> None:
         """Start the user code of a record: return its coroutine, or None if it has run to its end."""
-        element: AsyncElement = context.record
+        element: PendingCall = context.record
         # Most elements are new, and so are due.
         if self._takes_some and element.key_json not in self._blocked and self._wait.take(element):
             return
@@ -94,7 +94,7 @@ class KeyedOrderedWait:
         else:
             self.controller.request(context, element, self._answered)
 
-    def _answered(self, element: AsyncElement) -> None:
+    def _answered(self, element: PendingCall) -> None:
         if not element.is_done:
             self._blocked.add(element.key_json)
 
@@ -112,13 +112,13 @@ class KeyedOrderedWait:
 
 
 def run_keyed_ordered(
-    wait: AsyncWaitOperator, elements: Iterable[KeyedElement], resumed: Sequence[AsyncElement] = ()
+    wait: AsyncWaitOperator, elements: Iterable[KeyedElement], resumed: Sequence[PendingCall] = ()
 ) -> list[Emitted]:
     """Process new elements, and those of `resumed` that are due; as `AsyncWaitOperator.run_async`.
 
-    If all elements have kept answers, does not open the function: its service may be down.
+    If all elements have kept responses, does not open the function: its service may be down.
     """
-    if not wait.has_answers:
+    if not wait.has_responses:
         return KeyedOrderedWait(wait).run(elements, resumed)
     arrived = in_arrival_order(map(_element, elements), wait.taken_up(resumed))
     if not wait.look_up(arrived):
@@ -133,11 +133,11 @@ def _settle(attempts: Attempts) -> Any:
     return attempts.settle
 
 
-def _element(keyed: KeyedElement) -> AsyncElement:
-    element = AsyncElement(keyed[1])
+def _element(keyed: KeyedElement) -> PendingCall:
+    element = PendingCall(keyed[1])
     element.key_json = keyed[0]
     return element
 
 
-def _order_of(element: AsyncElement) -> bytes:
+def _order_of(element: PendingCall) -> bytes:
     return element.emitted.order

@@ -18,7 +18,7 @@ from typing import Any
 from headrace import clock
 from headrace.api.services import CircuitBreaker
 from headrace.async_io.executor import looked_at
-from headrace.async_io.pending_call import AsyncElement
+from headrace.async_io.pending_call import PendingCall
 
 _REMEMBERED = 64
 """Number of failures that are kept to recognise a shared one."""
@@ -241,7 +241,7 @@ def _wake(turn: asyncio.Future[None]) -> None:
 
 
 _HELD_UP = 0.5
-"""Seconds that the timer may be late. If it is later, deadlines move by the delay, so that arrived answers are processed."""
+"""Seconds that the timer may be late. If it is later, deadlines move by the delay, so that arrived responses are processed."""
 
 
 class Deadlines:
@@ -250,11 +250,11 @@ class Deadlines:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start without elements."""
         self._loop = loop
-        self._heap: list[tuple[float, int, AsyncElement]] = []
+        self._heap: list[tuple[float, int, PendingCall]] = []
         self._number = count()
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, element: AsyncElement) -> None:
+    def watch(self, element: PendingCall) -> None:
         """Watch `element.deadline` until `element.task` is None again; an element without a timeout never expires."""
         if element.deadline == math.inf:
             return
@@ -271,7 +271,7 @@ class Deadlines:
     def _prolong(self, seconds: float) -> None:
         """Exclude time in which the loop did not run: an overloaded machine, or a function that blocks.
 
-        Answers may have arrived in that time that are not processed yet.
+        Responses may have arrived in that time that are not processed yet.
         """
         for element in {element for _, _, element in self._heap}:
             element.deadline += seconds

@@ -4,8 +4,8 @@
     with window 2   a1 b1 c1 d1 a2 a3 b2 e1 c2
 
 While a call is in flight, each further element with its key would wait for it in a task of its own, which takes ten times as long
-as an answer from the cache. Elements with a key that was asked for already therefore come after the first elements of the next
-`window` keys: by then the cache mostly has the answer. Results keep arrival order: the queue sees to it.
+as a response from the cache. Elements with a key that was asked for already therefore come after the first elements of the next
+`window` keys: by then the cache mostly has the response. Results keep arrival order: the queue sees to it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from headrace.api.services import LookupCache
 from headrace.async_io.executor import contained, is_cancelled, looked_at
 from headrace.async_io.metrics import ServiceMetrics
-from headrace.async_io.pending_call import AsyncElement
+from headrace.async_io.pending_call import PendingCall
 from headrace.interrupts import is_interrupt
 
 
@@ -32,41 +32,41 @@ class _Call:
 
 
 class Known(NamedTuple):
-    """An answer, and the loop's time until which it may be used."""
+    """A response, and the loop's time until which it may be used."""
 
     until: float
-    answer: Any
+    response: Any
 
 
 class CachedCalls:
     """Calls by key, through a cache: LRU with a time to live."""
 
     def __init__(self, call: Callable[[Any], Awaitable[Any]], policy: LookupCache, metrics: ServiceMetrics) -> None:
-        """Take `call`, which runs with the argument of `ask` unless the answer is cached or in flight."""
+        """Take `call`, which runs with the argument of `ask` unless the response is cached or in flight."""
         self._call = call
         self._size = policy.size
         forever = float("inf")
         self._ttl = policy.ttl.total_seconds() if policy.ttl is not None else forever
         self._negative_ttl = policy.negative_ttl.total_seconds() if policy.negative_ttl is not None else self._ttl
         self._metrics = metrics
-        self._answers: OrderedDict[Hashable, Known] = OrderedDict()
+        self._responses: OrderedDict[Hashable, Known] = OrderedDict()
         self._in_flight: dict[Hashable, _Call] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.get_running_loop()
 
     def known(self, key: Hashable) -> Known | None:
-        """Return the cached answer for a key; None if there is none."""
-        known = self._answers.get(key)
+        """Return the cached response for a key; None if there is none."""
+        known = self._responses.get(key)
         if known is None or known.until <= self._loop.time():
             return None
-        self._answers.move_to_end(key)
+        self._responses.move_to_end(key)
         self._metrics.cache_hits += 1
         return known
 
     async def ask(self, key: Hashable, asked: Any) -> Any:
-        """Return the answer for a key. Callers during a call share its answer, or its failure."""
+        """Return the response for a key. Callers during a call share its response, or its failure."""
         if (known := self.known(key)) is not None:
-            return known.answer
+            return known.response
         call = self._in_flight.get(key)
         if call is None:
             call = self._in_flight[key] = self._begun(key, asked)
@@ -79,20 +79,20 @@ class CachedCalls:
         finally:
             call.waiting -= 1
             if not call.waiting and not call.task.done():
-                # Later callers must not join a call that never answers, and it must not take up the service's concurrency.
+                # Later callers must not join a call that never returns, and it must not take up the service's concurrency.
                 call.task.cancel()
                 self._ended(key, call)
 
     def forget(self, key: Hashable) -> None:
-        """Remove an answer from the cache."""
-        self._answers.pop(key, None)
+        """Remove a response from the cache."""
+        self._responses.pop(key, None)
 
     async def close(self) -> None:
         """Cancel the calls in flight."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._answers.clear()
+        self._responses.clear()
 
     def _begun(self, key: Hashable, asked: Any) -> _Call:
         call = _Call(self._loop.create_task(self._make(key, asked)))
@@ -108,33 +108,33 @@ class CachedCalls:
 
     async def _make(self, key: Hashable, asked: Any) -> Any:
         try:
-            answer = await self._call(asked)
+            response = await self._call(asked)
         except BaseException as error:
             if isinstance(error, Exception) or is_cancelled():
                 raise
             raise contained(error) from error
         if is_cancelled():
             raise asyncio.CancelledError  # by the function's own code, or since nobody waits any more
-        ttl = self._ttl if answer else self._negative_ttl
+        ttl = self._ttl if response else self._negative_ttl
         if ttl > 0:
-            self._answers[key] = Known(self._loop.time() + ttl, answer)
-            self._answers.move_to_end(key)
-            if len(self._answers) > self._size:
-                self._answers.popitem(last=False)
-        return answer
+            self._responses[key] = Known(self._loop.time() + ttl, response)
+            self._responses.move_to_end(key)
+            if len(self._responses) > self._size:
+                self._responses.popitem(last=False)
+        return response
 
 
 def first_of_keys_first(
-    elements: Iterable[AsyncElement], key_of: Callable[[AsyncElement], Hashable], window: int
-) -> Iterator[AsyncElement]:
+    elements: Iterable[PendingCall], key_of: Callable[[PendingCall], Hashable], window: int
+) -> Iterator[PendingCall]:
     """Yield elements; those with a key of the last two windows of keys come after the window behind that of its first element.
 
     An element without a key, because `key_of` fails, comes at once: its call fails in the same way.
     """
     earlier: set[Hashable] = set()
     current: set[Hashable] = set()
-    ready: list[AsyncElement] = []
-    held: list[AsyncElement] = []
+    ready: list[PendingCall] = []
+    held: list[PendingCall] = []
     for element in elements:
         try:
             key = key_of(element)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from math import log2
 
 import msgspec
+from msgspec.structs import replace
 
 from headrace.metrics import METRICS
 
@@ -13,7 +14,7 @@ _PARTS = 4
 """Number of buckets for each power of two: a percentile is accurate to about 9 %."""
 
 
-class ServiceMetrics(msgspec.Struct, kw_only=True):
+class ServiceMetrics(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Counts of one operator in one task; the driver adds those of all tasks. Times are milliseconds."""
 
     tasks: int = 1
@@ -30,17 +31,17 @@ class ServiceMetrics(msgspec.Struct, kw_only=True):
     retry_wait_ms: int = 0
     """Total time that elements waited for a retry within the task."""
     timeouts: int = 0
-    """Expired elements, and probes that had no answer in time."""
+    """Expired elements, and probes that had no response in time."""
     parked: int = 0
     """Elements left to a later micro-batch."""
     resumed: int = 0
     """Elements that an earlier micro-batch left."""
     quarantined: int = 0
     defaulted: int = 0
-    answers_kept: int = 0
+    responses_kept: int = 0
     """Outcomes of elements that were stored for replays."""
-    answers_taken: int = 0
-    """Elements that got the outcome of the live line, without a call."""
+    responses_taken: int = 0
+    """Elements that got the outcome of the live lineage, without a call."""
     cache_hits: int = 0
     """Attempts that the cache answered, without a call."""
     coalesced: int = 0
@@ -55,7 +56,10 @@ class ServiceMetrics(msgspec.Struct, kw_only=True):
     open_until: int | None = None
     """When the breaker admits the next probe (ms since the epoch)."""
     latencies: dict[int, int] = {}
-    """Number of calls by duration, in buckets whose width grows with it."""
+    """Number of calls by duration, in buckets whose width grows with it. A checkpoint has percentiles in their place."""
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
 
     def took(self, seconds: float) -> None:
         """Count an answered call of this duration."""
@@ -73,16 +77,14 @@ class ServiceMetrics(msgspec.Struct, kw_only=True):
                 return round(middle_of(bucket) / 1000, 3)
         return None
 
-    def shown(self) -> dict[str, int | float | str | None]:
-        """Return the metrics for `checkpoints`: counts other than zero, and percentiles in place of buckets."""
-        metrics: dict[str, int | float | str | None] = {
-            name: getattr(self, name) for name in self.__struct_fields__ if name != "latencies" and getattr(self, name)
-        }
-        for name, share in (("p50_ms", 0.5), ("p95_ms", 0.95), ("p99_ms", 0.99)):
-            value = self.percentile(share)
-            if value is not None:
-                metrics[name] = value
-        return metrics
+    def summary(self) -> ServiceMetrics:
+        """Return the metrics as a checkpoint has them: with percentiles in place of buckets."""
+        shares = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
+        return replace(self, latencies={}, **{name: self.percentile(share) for name, share in shares.items()})
+
+    def shown(self) -> dict[str, int | float | str]:
+        """Return the metrics for people: those that are neither zero nor unknown."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value}
 
 
 def middle_of(bucket: int) -> float:

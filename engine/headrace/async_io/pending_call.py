@@ -35,7 +35,7 @@ class Status(enum.Enum):
 PENDING, COMPLETED, QUARANTINED = Status.PENDING, Status.COMPLETED, Status.QUARANTINED
 
 
-class AsyncElement:
+class PendingCall:
     """A record in the operator. Attributes that most elements never change are class attributes."""
 
     status = PENDING
@@ -54,7 +54,7 @@ class AsyncElement:
     digest: str | None = None
     """Digest of its request, once it is known."""
     kept_at: tuple[int, int] | None = None
-    """When the live line got its outcome, and when that expires (ms); None unless a branch has taken it."""
+    """When the live lineage got its outcome, and when that expires (ms); None unless a branch has taken it."""
     sequence: int | None = None
     """Number of its row in `async_requests`; None without a row."""
     is_changed = False
@@ -92,13 +92,13 @@ class AsyncElement:
         return self.status is COMPLETED or self.status is QUARANTINED
 
     def complete(self, results: Sequence[msgspec.Struct]) -> None:
-        """Set its results. Later answers do not count."""
+        """Set its results. Later responses do not count."""
         self.results = results
         self.status = COMPLETED
         self.is_changed = True
 
 
-def outputs_of(elements: Iterable[AsyncElement]) -> Iterator[Emitted]:
+def outputs_of(elements: Iterable[PendingCall]) -> Iterator[Emitted]:
     """Yield the results of elements, at their places in arrival order; nothing for an element in quarantine."""
     for element in elements:
         order, timestamp, kind, _ = element.emitted
@@ -110,7 +110,7 @@ def outputs_of(elements: Iterable[AsyncElement]) -> Iterator[Emitted]:
                 yield make_emitted((output_order(order, index), timestamp, kind, record))
 
 
-class StoredElement(msgspec.Struct, frozen=True, kw_only=True):
+class StoredCall(msgspec.Struct, frozen=True, kw_only=True):
     """Columns of `async_requests`; times are milliseconds since the epoch."""
 
     key: str
@@ -124,7 +124,7 @@ class StoredElement(msgspec.Struct, frozen=True, kw_only=True):
     element: str
     """The record as it arrived, with its place in arrival order."""
     result: str | None
-    """The records of its answer, once it is completed."""
+    """The records of its response, once it is completed."""
 
 
 class _Came(msgspec.Struct, frozen=True):
@@ -134,10 +134,10 @@ class _Came(msgspec.Struct, frozen=True):
     value: msgspec.Raw
 
 
-def to_stored_element(element: AsyncElement, sequence: int) -> StoredElement:
+def to_stored_element(element: PendingCall, sequence: int) -> StoredCall:
     """Return an element as a row; `sequence` is the row's number among those of its key."""
     results = None if element.results is None else msgspec.json.encode(list(element.results)).decode()
-    return StoredElement(
+    return StoredCall(
         key=element.key_json.decode(),
         sequence=sequence,
         status=element.status.value,
@@ -165,7 +165,7 @@ def came(text: str, record: type[msgspec.Struct]) -> Emitted:
     )
 
 
-def check_stored(row: StoredElement, takes: type[msgspec.Struct], gives: type[msgspec.Struct]) -> None:
+def check_stored(row: StoredCall, takes: type[msgspec.Struct], gives: type[msgspec.Struct]) -> None:
     """Check that `loaded` can read a row: if it were committed otherwise, no run could continue from it.
 
     Structs are not checked when they are made, and JSON has no NaN and no infinity: they become null. Raises
@@ -176,14 +176,12 @@ def check_stored(row: StoredElement, takes: type[msgspec.Struct], gives: type[ms
         msgspec.json.decode(row.result, type=list[gives])  # type: ignore[valid-type]
 
 
-def loaded(
-    rows: Sequence[StoredElement], takes: type[msgspec.Struct], gives: type[msgspec.Struct]
-) -> list[AsyncElement]:
+def loaded(rows: Sequence[StoredCall], takes: type[msgspec.Struct], gives: type[msgspec.Struct]) -> list[PendingCall]:
     """Return the elements of rows, in arrival order. Raises `msgspec.MsgspecError` as `came` does."""
     results = msgspec.json.Decoder(list[gives])  # type: ignore[valid-type]
     elements = []
     for row in rows:
-        element = AsyncElement(came(row.element, takes))
+        element = PendingCall(came(row.element, takes))
         element.status = Status(row.status)
         element.key_json, element.sequence = row.key.encode(), row.sequence
         element.attempts, element.first_attempt_at = row.attempts, row.first_attempt_at

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from headrace.async_io.pending_call import AsyncElement
+from headrace.async_io.pending_call import PendingCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class QueuedWatermark:
     timestamp: int
 
 
-Queued = AsyncElement | QueuedWatermark
+Queued = PendingCall | QueuedWatermark
 
 
 class ElementQueue(Protocol):
@@ -34,7 +34,7 @@ class ElementQueue(Protocol):
         """Return the number of elements and watermarks in it, including done ones."""
         ...
 
-    def put(self, element: AsyncElement, /) -> None:
+    def put(self, element: PendingCall, /) -> None:
         """Add an element."""
         ...
 
@@ -42,7 +42,7 @@ class ElementQueue(Protocol):
         """Add a watermark (ms)."""
         ...
 
-    def done(self, element: AsyncElement, /) -> None:
+    def done(self, element: PendingCall, /) -> None:
         """Report that a queued element is done. Called exactly once for each."""
         ...
 
@@ -65,7 +65,7 @@ class OrderedQueue:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def put(self, element: AsyncElement, /) -> None:
+    def put(self, element: PendingCall, /) -> None:
         """Add an element."""
         self._queue.append(element)
 
@@ -73,7 +73,7 @@ class OrderedQueue:
         """Add a watermark (ms)."""
         self._queue.append(QueuedWatermark(timestamp))
 
-    def done(self, element: AsyncElement, /) -> None:
+    def done(self, element: PendingCall, /) -> None:
         """Do nothing: the element's own status says that it is done."""
 
     def take(self) -> list[Queued]:
@@ -92,9 +92,9 @@ class OrderedQueue:
 class _Set:
     """Elements between two watermarks."""
 
-    waiting: dict[AsyncElement, None] = field(default_factory=dict)
+    waiting: dict[PendingCall, None] = field(default_factory=dict)
     """A dict for its order, and for quick removal."""
-    finished: list[AsyncElement] = field(default_factory=list)
+    finished: list[PendingCall] = field(default_factory=list)
     watermark: int | None = None
     """Watermark that ends it, once it has arrived."""
 
@@ -110,7 +110,7 @@ class UnorderedQueue:
     def __len__(self) -> int:
         return self._size
 
-    def put(self, element: AsyncElement, /) -> None:
+    def put(self, element: PendingCall, /) -> None:
         """Add an element."""
         element.home = last = self._sets[-1]
         last.waiting[element] = None
@@ -122,7 +122,7 @@ class UnorderedQueue:
         self._sets.append(_Set())
         self._size += 1
 
-    def done(self, element: AsyncElement, /) -> None:
+    def done(self, element: PendingCall, /) -> None:
         """Move a done element to the results of its set. Called exactly once for each."""
         home = element.home
         assert isinstance(home, _Set)  # noqa: S101 - `put` has set it

@@ -47,9 +47,9 @@ def open_job(
 
 def as_of_text(checkpoint: Checkpoint) -> str:
     """Return which checkpoint --as-of has found."""
-    from headrace.sources.interval import moment_text
+    from headrace.sources.interval import timestamp_text
 
-    return f"this is checkpoint {checkpoint.checkpoint_id}, whose watermark is {moment_text(checkpoint.watermark)}"
+    return f"this is checkpoint {checkpoint.checkpoint_id}, whose watermark is {timestamp_text(checkpoint.watermark)}"
 
 
 def warn(what: str | None) -> None:
@@ -169,17 +169,17 @@ def load(name: str | None, cluster: str | None = None, *, branch: str | None = N
 
 
 def parsed_milliseconds(text: str) -> int:
-    """Return an ISO 8601 moment as milliseconds since the epoch. A moment without an offset is in UTC.
+    """Return an ISO 8601 timestamp as milliseconds since the epoch. A timestamp without an offset is in UTC.
 
     Raises `ConfigError` for anything else.
     """
-    from headrace.config import parse_moment
+    from headrace.config import parse_timestamp
     from headrace.errors import ConfigError
 
     try:
-        return parse_moment(text)
+        return parse_timestamp(text)
     except ValueError as error:
-        msg = f"'{text}' is not a moment; write it as 2013-01-31 or 2013-01-31T05:00:00+00:00"
+        msg = f"'{text}' is not a timestamp; write it as 2013-01-31 or 2013-01-31T05:00:00+00:00"
         raise ConfigError(msg) from error
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.sources.interval import Interval
 
 
-From = Annotated[str, typer.Option("--from", metavar="DAY", help="A day or a moment (UTC), inclusive.")]
+From = Annotated[str, typer.Option("--from", metavar="DAY", help="A day or a timestamp (UTC), inclusive.")]
 To = Annotated[str, typer.Option("--to", metavar="DAY", help="Likewise, exclusive: the day after the last one.")]
 Name = Annotated[
     Optional[str],  # noqa: UP045
@@ -83,7 +83,7 @@ def backfill(
     command shows how state and sinks differ (-n rows of each table), and the next step: by 'replay.promote' in the job's file, the
     result becomes live at once, by 'headrace branch promote', or not at all. If nothing differs, no approval is needed.
 
-    You may kill it at any point: the same command continues. Services whose answers are kept are not called again, others are;
+    You may kill it at any point: the same command continues. Services whose responses are kept are not called again, others are;
     --dry-run shows both numbers.
 
     Schedulers name the branch, and join requests. --renew replaces an open branch that begins too late, or whose input has changed
@@ -101,8 +101,8 @@ def backfill(
     from headrace.run.backfill_branches import default_name
     from headrace.run.options import RunOptions
 
-    config, asked = _with_policy(load(job, cluster), promote), _interval(start, end)
-    request = BackfillRequest(config, asked, name or default_name(asked), renew, only_open)
+    config, requested = _with_policy(load(job, cluster), promote), _interval(start, end)
+    request = BackfillRequest(config, requested, name or default_name(requested), renew, only_open)
     if dry_run:
         return _of_plan(request.config, request.plan())
     seconds = budget_seconds(budget)
@@ -114,7 +114,7 @@ def backfill(
     )
     with shown_events() as on_event:
         run_job = run_function(config, runner)
-        ended = request.run(options, lambda branch, asked: run_job(branch, asked, on_event), limit)
+        ended = request.run(options, lambda branch, requested: run_job(branch, requested, on_event), limit)
     content = _plain_nothing(request, options) if ended is None else _plain_result(request.config, *ended)
     return Report(*facts(**content), *_result_blocks(request, ended))
 
@@ -141,7 +141,7 @@ def _of_plan(config: JobConfig, plan: BackfillPlan) -> Report:
     rest = len(plan.changes) - _MOST_CHANGES
     return Report(
         *facts(**_plain_plan(config, plan)),
-        f"plan of a backfill of {plan.asked} by job '{config.job}'; nothing was changed",
+        f"plan of a backfill of {plan.requested} by job '{config.job}'; nothing was changed",
         *(Fact(None, text, label) for label, text in _shown_plan(config, plan)),
         "Input that has changed since the job took it in:" if plan.changes else None,
         *(f"  {change}" for change in plan.changes[:_MOST_CHANGES]),
@@ -154,12 +154,12 @@ _MOST_CHANGES: Final = 10
 
 def _shown_plan(config: JobConfig, plan: BackfillPlan) -> Iterator[tuple[str, str]]:
     """Yield what people read of a plan, with labels."""
-    from headrace.sources.interval import moment_text
+    from headrace.sources.interval import timestamp_text
 
     estimate = plan.estimate
     way = " (goes on)" if plan.branch is not None else " (anew)" if plan.replaced is not None else ""
     yield "branch", f"{plan.name}{way}"
-    yield "forks at", f"checkpoint {plan.fork_id}, which stands at {moment_text(plan.begins_at)}"
+    yield "forks at", f"checkpoint {plan.fork_id}, which stands at {timestamp_text(plan.begins_at)}"
     yield "because", _reason(plan)
     yield "micro-batches", _listed_steps(plan)
     yield "files", f"{estimate.files:,}"
@@ -167,8 +167,8 @@ def _shown_plan(config: JobConfig, plan: BackfillPlan) -> Iterator[tuple[str, st
     yield "minutes", f"{estimate.seconds / 60:.1f} at the first time"
     for name, count in estimate.calls.items():
         yield "calls", f"{count:,} by '{name}' at the first time: made again"
-    for name, count in estimate.answers.items():
-        yield "answers", f"{count:,} of '{name}' are kept: taken, with calls for changed requests only"
+    for name, count in estimate.responses.items():
+        yield "responses", f"{count:,} of '{name}' are kept: taken, with calls for changed requests only"
     yield "sinks", ", ".join(estimate.sinks) or "none"
     yield "then", _policy(config, plan.name)
 
@@ -203,8 +203,8 @@ def _plain_plan(config: JobConfig, plan: BackfillPlan) -> dict[str, Any]:
     return {
         "job": config.job,
         "name": plan.name,
-        "from": Time(plan.asked.start),
-        "to": Time(plan.asked.end),
+        "from": Time(plan.requested.start),
+        "to": Time(plan.requested.end),
         "fork_id": plan.fork_id,
         "begins_at": Time(plan.begins_at),
         "goes_on": plan.branch is not None,
@@ -216,7 +216,7 @@ def _plain_plan(config: JobConfig, plan: BackfillPlan) -> dict[str, Any]:
         "rows": estimate.rows,
         "seconds": estimate.seconds,
         "calls": dict(estimate.calls),
-        "answers": dict(estimate.answers),
+        "responses": dict(estimate.responses),
         "sinks": list(estimate.sinks),
         "promote": config.replay.promote.value,
     }
@@ -232,14 +232,14 @@ def _plain_result(config: JobConfig, plan: BackfillPlan, result: BackfillResult)
         "job": config.job,
         "name": plan.name,
         "run_id": report.run_id,
-        "from": Time(plan.asked.start),
-        "to": Time(plan.asked.end),
+        "from": Time(plan.requested.start),
+        "to": Time(plan.requested.end),
         "outcome": result.outcome.value,
         "fork_id": plan.fork_id,
         "checkpoint": report.checkpoint,
         "checkpoints": report.checkpoints,
         "rows_in": report.rows_in,
-        "answers_taken": report.answers_taken,
+        "responses_taken": report.responses_taken,
         "waiting": report.waiting,
         "stopped_because": report.stopped_because,
         "promotion": result.promotion,
@@ -270,7 +270,9 @@ def _next_steps(job: str, plan: BackfillPlan, result: BackfillResult) -> tuple[s
     from headrace.run.backfill import BackfillOutcome
 
     name, outcome = plan.name, result.outcome
-    begin, end = (str(Time(moment)).removesuffix("T00:00:00Z") for moment in (plan.asked.start, plan.asked.end))
+    begin, end = (
+        str(Time(timestamp)).removesuffix("T00:00:00Z") for timestamp in (plan.requested.start, plan.requested.end)
+    )
     again = (f"headrace backfill {job} --from {begin} --to {end} --name {name}", "goes on")
     promote = (f"headrace branch promote {job} {name}", "makes the result live")
     look = (f"headrace branch diff {job} {name}", "compares it with the job")
@@ -281,7 +283,7 @@ def _next_steps(job: str, plan: BackfillPlan, result: BackfillResult) -> tuple[s
     if outcome is BackfillOutcome.WAITING:
         text = (
             f"{counted(result.report.waiting, 'element waits', 'elements wait')} for services on branch '{name}', so the result lacks them (headrace retries {job} "
-            f"--branch {name}). The live tables are as before. Run the command again when the services answer."
+            f"--branch {name}). The live tables are as before. Run the command again when the services response."
         )
         return text, [again, promote, drop]
     if outcome is BackfillOutcome.PROMOTED:

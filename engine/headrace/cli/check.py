@@ -158,7 +158,7 @@ def changed_input(config: JobConfig) -> Iterator[Finding]:
     stopping = {InputKind.TWIN, InputKind.UNREADABLE}
     if config.mode == "caught_up":
         stopping.add(InputKind.LATE)  # an interval run passes over late files from before the first interval
-    line = CheckpointLog(JobFolder.of(config)).lineage.line
+    line = CheckpointLog(JobFolder.of(config)).lineage.checkpoints
     for warning in input_warnings(config, line, with_clean_up=True):
         source = warning.fields["source"]
         fails = warning.kind in stopping or (
@@ -197,7 +197,7 @@ def determinism(config: JobConfig, plan: Plan) -> Iterator[Finding]:
 
 
 def services(config: JobConfig) -> Iterator[Finding]:
-    """Yield a finding for each service: whether it answers its health check."""
+    """Yield a finding for each service: whether it responds to its health check."""
     from headrace.config import shown_url
 
     for name, service in config.services.items():
@@ -217,13 +217,13 @@ def _service(what: str, url: str) -> Finding:
 
     place = shown_url(url)
     try:
-        with urlopen(url, timeout=_PATIENCE) as answer:  # noqa: S310 - loading allows http and https only
-            return Finding(what, "ok", f"{place}: {answer.status}")
+        with urlopen(url, timeout=_PATIENCE) as response:  # noqa: S310 - loading allows http and https only
+            return Finding(what, "ok", f"{place}: {response.status}")
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         return Finding(what, "fail", f"{place}: {reason}", "start it; until then calls to it are retried, then fail")
     except (HTTPException, ValueError) as error:  # their messages repeat the URL
-        return Finding(what, "fail", f"{place}: {type(error).__name__}", "is the URL right, and what answers there?")
+        return Finding(what, "fail", f"{place}: {type(error).__name__}", "is the URL right, and what responds there?")
 
 
 def lease(config: JobConfig) -> Finding:

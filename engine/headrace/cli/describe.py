@@ -27,7 +27,7 @@ from headrace.api.graph import (
     Process,
     SinkNode,
     SourceNode,
-    SparkStep,
+    SparkTransform,
     Union,
     UpsertMaterialize,
 )
@@ -63,8 +63,7 @@ def last_measured(config: JobConfig) -> dict[str, Measured]:
 
 def services_of(checkpoint: Checkpoint) -> dict[str, Measured]:
     """Return the metrics of services in a checkpoint, by async operator."""
-    services: dict[str, Measured] = checkpoint.metrics.get("services", {})
-    return services
+    return {name: metrics.shown() for name, metrics in checkpoint.services.items()}
 
 
 def capacity_for_retries(measured: Measured) -> dict[str, float] | None:
@@ -102,8 +101,8 @@ def in_a_line(job: str, operator: str, measured: Measured) -> str:
 def describe(config: JobConfig, plan: Plan) -> dict[str, Any]:
     """Return a description of a job as plain values, without secrets.
 
-    A stage is the work between two shuffles: one for each source with the steps and calls after it, then one for each keyed operator
-    with the steps after it. `flow` has the targets of a stage's records: a number in `operator` is an index into the stage's
+    A stage is the work between two shuffles: one for each source with the transforms and calls after it, then one for each keyed operator
+    with the transforms after it. `flow` has the targets of a stage's records: a number in `operator` is an index into the stage's
     `operators`, and several uses of a stream have an `edge` each.
     """
     return {
@@ -177,10 +176,10 @@ class _Stages:
         if isinstance(to, ToSink):
             operators.append({"operator": to.sink, "kind": "sink", **_bound(self._config, to.sink)})
             return {"operator": len(operators) - 1}
-        if id(to.step) not in places:  # a step after several uses that meet appears once
-            places[id(to.step)] = len(operators)
-            operators.append(_operator(self._config, to.step) | {"changes": str(to.flow.changes)})
-        return {"operator": places[id(to.step)], "flow": self._flow(to.flow, operators, places)}
+        if id(to.transform) not in places:  # a transform after several uses that meet appears once
+            places[id(to.transform)] = len(operators)
+            operators.append(_operator(self._config, to.transform) | {"changes": str(to.flow.changes)})
+        return {"operator": places[id(to.transform)], "flow": self._flow(to.flow, operators, places)}
 
 
 def _key(key: KeyBy | None) -> list[str]:
@@ -199,8 +198,10 @@ def kind_of(operator: object) -> str:
     return _KINDS[type(operator)]
 
 
-def _step(_: JobConfig, step: Map | Filter | FlatMap | DropUpdateBefore | AssignEventTime | Union) -> dict[str, Any]:
-    record = getattr(step, "record", None)
+def _transform(
+    _: JobConfig, transform: Map | Filter | FlatMap | DropUpdateBefore | AssignEventTime | Union
+) -> dict[str, Any]:
+    record = getattr(transform, "record", None)
     return {} if record is None else {"record": record.__name__}
 
 
@@ -217,16 +218,16 @@ def _source(config: JobConfig, source: SourceNode) -> dict[str, Any]:
         "limits": {"files": bound.max_files_per_batch, "rows": bound.max_rows_per_batch},
         "on_bad_file": bound.on_bad_file,
         "on_bad_row": bound.on_bad_row,
-        **({} if source.step is None else {"spark_step": _spark_step(source.step, bound)}),
+        **({} if source.transform is None else {"spark_transform": _spark_transform(source.transform, bound)}),
     }
 
 
-def _spark_step(step: SparkStep, bound: SourceConfig) -> dict[str, Any]:
-    """Return Spark's step on the rows of a source, before they become records of its `record`."""
+def _spark_transform(transform: SparkTransform, bound: SourceConfig) -> dict[str, Any]:
+    """Return Spark's transform on the rows of a source, before they become records of its `record`."""
     return {
-        "takes": step.takes.__name__,
-        "by": step.name if step.query is None else " ".join(step.query.split()),
-        "tables": {name: bound.tables[name] for name in step.tables} or None,
+        "takes": transform.takes.__name__,
+        "by": transform.name if transform.query is None else " ".join(transform.query.split()),
+        "tables": {name: bound.tables[name] for name in transform.tables} or None,
     }
 
 
@@ -406,7 +407,7 @@ _DETAILS: dict[type, Any] = {
     Process: _process,
     UpsertMaterialize: _materialize,
     Lag: _lag,
-    **dict.fromkeys((Map, Filter, FlatMap, DropUpdateBefore, AssignEventTime, Union), _step),
+    **dict.fromkeys((Map, Filter, FlatMap, DropUpdateBefore, AssignEventTime, Union), _transform),
 }
 
 

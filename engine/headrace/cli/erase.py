@@ -40,7 +40,7 @@ _SHOWN = 20
 Mentions = Annotated[
     bool,
     typer.Option(
-        "--mentions", help="Also waiting records, quarantined input and kept answers with the key in their text."
+        "--mentions", help="Also waiting records, quarantined input and kept responses with the key in their text."
     ),
 ]
 
@@ -66,7 +66,7 @@ def erase(
     ] = None,
     run_id: RunId = None,
 ) -> Report:
-    """Erase one key from the job: state, timers, histories, records that wait, quarantine, answers.
+    """Erase one key from the job: state, timers, histories, records that wait, quarantine, responses.
 
     Shows the rows, and changes nothing unless --apply is given. Old versions keep the rows until the retention
     ends; --purge deletes their files at once, and checkpoints that had the key can then be neither read nor restored.
@@ -171,7 +171,7 @@ def _blocks(
         yield _table(before.mentions)
         yield "Erase such a key by a call of its own."
         if not key.with_mentions:
-            yield "With --mentions, rows that wait, are in quarantine or are kept answers go with this one."
+            yield "With --mentions, rows that wait, are in quarantine or are kept responses go with this one."
     yield from _elsewhere(config, sinks)
     if not apply and not before.is_empty:
         yield f"\nNothing was changed. To erase it:\n  {_call(config.job, key)} --apply --why ..."

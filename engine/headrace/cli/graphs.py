@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.api.graph import AsyncWait, Input, SinkNode, SourceNode, StatelessStep
+from headrace.api.graph import AsyncWait, Input, SinkNode, SourceNode, StatelessTransform
 from headrace.cli.describe import state_options
 from headrace.cli.output import cell_width
 from headrace.names import counted
@@ -20,14 +20,14 @@ from headrace.stream.stream import Pipeline
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from headrace.readers.graph import CheckpointName, LineNode
+    from headrace.readers.graph import CheckpointName, LineageNode
 
 
 _SHAPES: tuple[tuple[Any, str], ...] = (
     (SourceNode, '[/"{}"/]'),
     (SinkNode, '[("{}")]'),
     (AsyncWait, '{{{{"{}"}}}}'),
-    (StatelessStep, '("{}")'),
+    (StatelessTransform, '("{}")'),
 )
 
 
@@ -97,7 +97,7 @@ def _grow_flow(branch: Tree, flow: list[dict[str, Any]], operators: list[dict[st
 
 
 def _title(operator: dict[str, Any]) -> str:
-    """Return kind and name. The name of a step begins with its kind, or equals it."""
+    """Return kind and name. The name of a transform begins with its kind, or equals it."""
     kind, name = operator["kind"], operator["operator"]
     return name if name.replace("_", " ").startswith(kind) and kind in _STEPS else f"{kind} {name}"
 
@@ -147,7 +147,7 @@ class GraphRow:
     lanes: str
     below: str
     """Lanes in further rows of the same checkpoint."""
-    node: LineNode | None = None
+    node: LineageNode | None = None
 
 
 class _Lanes:
@@ -159,7 +159,7 @@ class _Lanes:
         self._above_head = True
         self._leads_to: list[CheckpointName | None] = [head]
 
-    def rows_of(self, node: LineNode) -> Iterator[GraphRow]:
+    def rows_of(self, node: LineageNode) -> Iterator[GraphRow]:
         """Yield the rows of the next checkpoint: rows where lanes meet in it, then its own."""
         ends = [lane for lane, name in enumerate(self._leads_to) if name == node.name]
         own = ends[0] if ends else self._free()
@@ -195,7 +195,7 @@ class _Lanes:
         return "".join(cell + gap for cell, gap in zip(cells, gaps, strict=True)).rstrip()
 
 
-def graph_rows(nodes: Sequence[LineNode], head: CheckpointName | None) -> Iterator[GraphRow]:
+def graph_rows(nodes: Sequence[LineageNode], head: CheckpointName | None) -> Iterator[GraphRow]:
     """Yield the rows of the graph for checkpoints given newest first. The line of `head` is at the left."""
     lanes = _Lanes(head)
     for node in nodes:

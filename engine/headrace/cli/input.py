@@ -63,7 +63,7 @@ def _list(config: JobConfig) -> Report:
     from headrace.log.log import CheckpointLog
     from headrace.tables.folder import JobFolder
 
-    remarks = input_remarks(config, CheckpointLog(JobFolder.of(config)).lineage.line)
+    remarks = input_remarks(config, CheckpointLog(JobFolder.of(config)).lineage.checkpoints)
     rows = [
         {
             "source": remark.source,

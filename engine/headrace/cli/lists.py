@@ -80,7 +80,7 @@ def sql(
     """Query the state tables, in DuckDB's SQL. The query sees only these views.
 
     Live entries: keyed_state, timers, buffered_requests, async_requests, materializer_history,
-    quarantine, and answers where a service keeps them. All changes: the same names with _changelog.
+    quarantine, and responses where a service keeps them. All changes: the same names with _changelog.
     Also checkpoints, and the sinks by name, as they were at the checkpoint. Columns need no quotes,
     even if SQL reserves the word (at, end).
 

@@ -85,7 +85,7 @@ def plain(value: Any) -> Any:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document on stdout. Moments are UTC ISO 8601, as in `2013-01-31T05:00:00Z`."""
+    """Print one JSON document on stdout. Timestamps are UTC ISO 8601, as in `2013-01-31T05:00:00Z`."""
     print(json_text(value))
 
 
@@ -186,7 +186,7 @@ def terminal_width() -> int:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> TextTable:
-    """Return a table: moments in UTC, numbers aligned to the right, ids of runs shortened if needed."""
+    """Return a table: timestamps in UTC, numbers aligned to the right, ids of runs shortened if needed."""
     cells = [list(row) for row in rows]
     numeric = [any(_is_number(row[at]) for row in cells) for at in range(len(columns))]
     rendered_rows = [
@@ -238,7 +238,7 @@ def card_lines(rows: Rows, body: str, width: int, *, drop: Sequence[str] = ()) -
 
 
 def shown(value: Any) -> str:
-    """Return a cell's text: empty for nothing, `2013-01-31T05:00:00Z` for moments, `1,234` for numbers, JSON for lists."""
+    """Return a cell's text: empty for nothing, `2013-01-31T05:00:00Z` for timestamps, `1,234` for numbers, JSON for lists."""
     if value is None:
         return ""
     if isinstance(value, Stored):
@@ -252,7 +252,7 @@ def shown(value: Any) -> str:
     if isinstance(value, list | dict):
         import msgspec
 
-        return spaced_json(msgspec.json.encode(_with_moments(value), enc_hook=str).decode())
+        return spaced_json(msgspec.json.encode(_with_timestamps(value), enc_hook=str).decode())
     return str(value).translate(_CONTROLS)
 
 
@@ -286,14 +286,14 @@ def spaced_json(text: str, *, times: bool = False) -> str:
     return _JSON_PART.sub(spaced, text)
 
 
-def _with_moments(value: Any) -> Any:
-    """Return a nested value with moments as texts."""
+def _with_timestamps(value: Any) -> Any:
+    """Return a nested value with timestamps as texts."""
     if isinstance(value, datetime):
         return utc_text(value)
     if isinstance(value, list | tuple):
-        return [_with_moments(item) for item in value]
+        return [_with_timestamps(item) for item in value]
     if isinstance(value, dict):
-        return {key: _with_moments(item) for key, item in value.items()}
+        return {key: _with_timestamps(item) for key, item in value.items()}
     return value
 
 
@@ -326,7 +326,7 @@ _ID_HEAD, _ID_TAIL = 21, 3
 """Numbers of characters kept at both ends of a run's id: `scheduled__2013-01-31` and `:00`."""
 _FEW_WORDS, _SENTENCE = 2, 24
 """Least width of a cell with more words than this."""
-_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T([\d:.]+Z)")
+_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)T([\d:.]+Z)")
 
 
 class RunIdText(str):
@@ -352,7 +352,9 @@ class TextTable:
     def lines(self, width: int) -> list[str]:
         """Return the table in lines of at most `width` columns, unless a single word is longer."""
         short = self._with_short_ids()
-        spread = [[_MOMENT.sub(r"\1 \2", cell) if _MOMENT.fullmatch(cell) else cell for cell in row] for row in short]
+        spread = [
+            [_TIMESTAMP.sub(r"\1 \2", cell) if _TIMESTAMP.fullmatch(cell) else cell for cell in row] for row in short
+        ]
         for rows in (self._rows, short, spread):
             if (widths := self._widths(rows, width)) is not None:
                 return self._as_table(rows, widths)

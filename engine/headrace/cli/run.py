@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from headrace.config import JobConfig
-    from headrace.log.warnings import RowTimes
+    from headrace.log.facts import RowTimes
     from headrace.run.events import OnEvent
     from headrace.run.options import Event, RunOptions, RunReport
 
@@ -163,7 +163,7 @@ _TIMES = ("watermark", "interval_start", "interval_end")
 
 
 def plain_report(report: RunReport) -> dict[str, Any]:
-    """Return the report as plain values, with its times as moments in UTC."""
+    """Return the report as plain values, with its times as timestamps in UTC."""
     import msgspec
 
     plain: dict[str, Any] = msgspec.to_builtins(report)
@@ -336,8 +336,8 @@ def _shown(report: RunReport) -> Iterator[tuple[str, Any]]:
     yield "run", report.run_id
     yield "checkpoints", "none" if not ids else str(ids[0]) if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
     yield from {"rows in": report.rows_in, "rows out": report.rows_out, "quarantined": report.quarantined}.items()
-    if report.answers_taken:
-        yield "answers taken", report.answers_taken
+    if report.responses_taken:
+        yield "responses taken", report.responses_taken
     yield from ((f"rows at {name}", _in_words(counts)) for name, counts in report.row_times.items())
     yield from (("rows missing to the next watermark", wait.rows_missing) for wait in report.watermark_waits)
     yield from {"waiting for services": report.waiting, "seconds": f"{report.seconds:.1f}"}.items()

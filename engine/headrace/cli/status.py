@@ -16,9 +16,10 @@ from headrace.report import Block, Drawing, Report, Table, Time, facts
 if TYPE_CHECKING:
     from headrace.config import JobConfig
     from headrace.log.checkpoint import Checkpoint, Lease
+    from headrace.log.facts import RowTimes
     from headrace.log.log import CheckpointLog
-    from headrace.log.warnings import RowTimes, RunWarning, WatermarkWait
-    from headrace.readers.graph import LineGraph, LineNode
+    from headrace.log.warnings import RunWarning, WatermarkWait
+    from headrace.readers.graph import LineageGraph, LineageNode
     from headrace.records.watermarks import Timeline
     from headrace.sources.position import SourceFacts
 
@@ -188,7 +189,7 @@ def _warnings(config: JobConfig, log: CheckpointLog) -> list[RunWarning]:
     from headrace.commit.input_report import input_warnings
     from headrace.log.warnings import row_time_warnings
 
-    of_input = input_warnings(config, log.lineage.line, with_clean_up=True)
+    of_input = input_warnings(config, log.lineage.checkpoints, with_clean_up=True)
     return [*row_time_warnings(config.job, _row_times(log)), *of_input]
 
 
@@ -275,13 +276,13 @@ def checkpoints(job: Job = None, limit: Limit = 20, branch: Branch = None) -> Re
     """
     from headrace.cli.restore import not_protected
     from headrace.log.log import CheckpointLog
-    from headrace.readers.graph import line_graph
+    from headrace.readers.graph import lineage_graph
     from headrace.tables.folder import JobFolder
 
     config = load(job, branch=branch)
     log = CheckpointLog(JobFolder.of(config))
     line = {checkpoint.checkpoint_id for checkpoint in log.lineage.newest_first()}
-    graph = line_graph(config)
+    graph = lineage_graph(config)
     rows = [
         {**_checkpoint(checkpoint), "on_line": checkpoint.checkpoint_id in line}
         for checkpoint in reversed(log.checkpoints[-limit:])
@@ -304,7 +305,7 @@ def _table(rows: list[dict[str, Any]]) -> Block:
     return Table(None, columns, [{**row, "kind": _kind(row)} for row in rows])
 
 
-def _graph_lines(graph: LineGraph, limit: int, width: int) -> Iterator[str]:
+def _graph_lines(graph: LineageGraph, limit: int, width: int) -> Iterator[str]:
     from headrace.cli.graphs import graph_lines, graph_rows
 
     drawn = [*graph_rows(graph.nodes[:limit], graph.head)]
@@ -319,11 +320,11 @@ def _graph_lines(graph: LineGraph, limit: int, width: int) -> Iterator[str]:
     return graph_lines(columns, rows, width)
 
 
-def _cells(node: LineNode) -> list[str]:
+def _cells(node: LineageNode) -> list[str]:
     from headrace.cli.output import shown
 
     values = _checkpoint(node.checkpoint)
-    kind = _kind(values) if node.name.line is None else f"{node.name.line}: {_kind(values)}"
+    kind = _kind(values) if node.name.lineage is None else f"{node.name.lineage}: {_kind(values)}"
     committed = Time(node.checkpoint.committed_at // 1000 * 1000)
     notes = ", ".join(filter(None, (values["note"], values["tables"])))
     return [
@@ -350,15 +351,15 @@ def _in_columns(rows: list[list[str]]) -> list[list[str]]:
     ]
 
 
-def _edge(node: LineNode) -> dict[str, Any]:
+def _edge(node: LineageNode) -> dict[str, Any]:
     """Return the edge to a checkpoint's predecessor. The line None is the job's own."""
     before = node.before
     return {
-        "line": node.name.line,
+        "line": node.name.lineage,
         "checkpoint": node.name.checkpoint_id,
         "kind": node.checkpoint.kind.value,
         "on_line": node.on_line,
-        "from_line": None if before is None else before.line,
+        "from_line": None if before is None else before.lineage,
         "from_checkpoint": None if before is None else before.checkpoint_id,
     }
 

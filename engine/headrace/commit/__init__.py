@@ -1,1 +1,1 @@
-"""Commit protocol, and the commands built on it: restore, compaction, vacuum, verify."""
+"""The commit protocol, the checks before a run, and `verify`."""

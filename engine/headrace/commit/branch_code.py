@@ -29,7 +29,16 @@ from headrace.tables.folder import JobFolder
 _PIPELINE: Final = "pipeline"
 _RESULTS_DEPEND_ON: Final = (_PIPELINE, "mode", "max_parallelism", "watermark", "sources", "services", "async_io")
 _NO_RESULT_DEPENDS_ON: Final = frozenset(
-    {"max_files_per_batch", "max_rows_per_batch", "health", "rate", "concurrency", "capacity", "keep_answers", "replay"}
+    {
+        "max_files_per_batch",
+        "max_rows_per_batch",
+        "health",
+        "rate",
+        "concurrency",
+        "capacity",
+        "keep_responses",
+        "replay",
+    }
 )
 _HIDDEN: Final = frozenset({"options", "url"})
 """Keys whose values may hold secrets: they are compared as `shown` prints them, without secrets."""
@@ -215,7 +224,7 @@ def refuse_effects(config: JobConfig, plan: Plan) -> None:
         return
     for wait in waits_of(plan):
         service = None if wait.service is None else config.services[wait.service]
-        if service is not None and service.effects and not service.takes_answers:
+        if service is not None and service.effects and not service.takes_responses:
             msg = (
                 f"operator '{wait.name}' calls service '{wait.service}', which has effects outside (services.{wait.service}.effects), "
                 f"and branch '{config.branch}' would repeat them. Nothing was run. If they do no harm, run it with --allow-effects."
@@ -224,7 +233,7 @@ def refuse_effects(config: JobConfig, plan: Plan) -> None:
 
 
 def refuse_without_state(config: JobConfig, checkpoint: Checkpoint) -> None:
-    """Raise `ConfigError` for a checkpoint without state in this line's tables: before a branch's fork, or brought by a promotion."""
+    """Raise `ConfigError` for a checkpoint without state in this lineage's tables: before a branch's fork, or brought by a promotion."""
     if checkpoint.has_state:
         return
     if config.branch is None:

@@ -1,6 +1,6 @@
 """Changes of input that checkpoints have taken in: files that are new, were written again, or are gone.
 
-Intervals that a line has taken in: whether they are done, and why they are not.
+Intervals that a lineage has taken in: whether they are done, and why they are not.
 
 An interval is done if its input is as recorded, and nobody asked to compute it again. Ids of runs and attempts decide nothing: Airflow gives
 the same id to another run, once the first one is deleted.
@@ -20,7 +20,7 @@ from headrace.log.checkpoint import Checkpoint
 from headrace.log.intervals import interval_of, intervals_of, position_of
 from headrace.names import counted
 from headrace.sources.folder.listing import UNKNOWN, content_digest, stamp
-from headrace.sources.interval import Interval, moment_text
+from headrace.sources.interval import Interval, timestamp_text
 from headrace.sources.position import NO_FACTS, TakenFile, digest
 from headrace.sources.source import ListedFile, SourceFile
 from headrace.storage.storage import Storage
@@ -40,7 +40,7 @@ class ChangeOfInput(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InputChange:
-    """File that differs from the input that the line took in. Checkpoint `checkpoint_id` took it in, or passed its place."""
+    """File that differs from the input that the lineage took in. Checkpoint `checkpoint_id` took it in, or passed its place."""
 
     change: ChangeOfInput
     source: str
@@ -61,7 +61,7 @@ class InputChange:
 
 @dataclass(frozen=True, slots=True)
 class RecordedFile:
-    """Record that a line has of a file: the first checkpoint that made one, the last one that did, and its content."""
+    """Record that a lineage has of a file: the first checkpoint that made one, the last one that did, and its content."""
 
     first: Checkpoint
     last: Checkpoint
@@ -82,22 +82,22 @@ class RecordedFile:
 
 
 def input_changes(
-    line: Sequence[Checkpoint], listed: Mapping[str, Sequence[ListedFile]], storage: Storage
+    lineage: Sequence[Checkpoint], listed: Mapping[str, Sequence[ListedFile]], storage: Storage
 ) -> list[InputChange]:
-    """Return how the `listed` files differ from the input of a line, the earliest checkpoint first.
+    """Return how the `listed` files differ from the input of a lineage, the earliest checkpoint first.
 
-    Leaves out files before the line's first interval, and files that are missing at the beginning of a source: users clean up old
+    Leaves out files before the lineage's first interval, and files that are missing at the beginning of a source: users clean up old
     input that way, and its results stay. A file counts as changed when its size or modification time differs, and its content too.
     """
-    changes = [change for source, files in listed.items() for change in _of_source(line, source, files, storage)]
+    changes = [change for source, files in listed.items() for change in _of_source(lineage, source, files, storage)]
     return sorted(changes, key=lambda change: (change.checkpoint_id, change.source, change.file or ""))
 
 
 def touched_files(
-    line: Sequence[Checkpoint], source: str, files: Sequence[SourceFile], storage: Storage
+    lineage: Sequence[Checkpoint], source: str, files: Sequence[SourceFile], storage: Storage
 ) -> list[TakenFile]:
     """Return new records of files that were touched, or copied with the same content: so that no later run has to read them for that."""
-    recorded = recorded_files(line, source)
+    recorded = recorded_files(lineage, source)
     known = ((file, recorded[name]) for file in files if (name := digest(file.name)) in recorded)
     return [
         TakenFile(digest(file.name), stamp(file), record.content)
@@ -106,19 +106,19 @@ def touched_files(
     ]
 
 
-def recorded_files(line: Sequence[Checkpoint], source: str) -> dict[str, RecordedFile]:
-    """Return what a line has recorded of the files of a source, by the digests of their names. A later record takes the place of an earlier one."""
+def recorded_files(lineage: Sequence[Checkpoint], source: str) -> dict[str, RecordedFile]:
+    """Return what a lineage has recorded of the files of a source, by the digests of their names. A later record takes the place of an earlier one."""
     files: dict[str, RecordedFile] = {}
-    for checkpoint in line:
+    for checkpoint in lineage:
         for taken in checkpoint.sources.get(source, NO_FACTS).taken:
             first = files[taken.name].first if taken.name in files else checkpoint
             files[taken.name] = RecordedFile(first, checkpoint, taken.stamp, taken.content)
     return files
 
 
-def cleaned_up(line: Sequence[Checkpoint], source: str, files: Sequence[SourceFile]) -> list[Checkpoint]:
+def cleaned_up(lineage: Sequence[Checkpoint], source: str, files: Sequence[SourceFile]) -> list[Checkpoint]:
     """Return for each file that is missing at the beginning of a source the checkpoint that took it in. Such files are no change."""
-    _, oldest = _missing(recorded_files(line, source), {digest(file.name) for file in files})
+    _, oldest = _missing(recorded_files(lineage, source), {digest(file.name) for file in files})
     return oldest
 
 
@@ -137,11 +137,11 @@ def _missing(
 
 
 def _of_source(
-    line: Sequence[Checkpoint], source: str, files: Sequence[ListedFile], storage: Storage
+    lineage: Sequence[Checkpoint], source: str, files: Sequence[ListedFile], storage: Storage
 ) -> Iterator[InputChange]:
     there = {digest(file.file.name): file for file in files}
-    recorded = recorded_files(line, source)
-    beginning = next((interval.start for interval in map(interval_of, line) if interval is not None), None)
+    recorded = recorded_files(lineage, source)
+    beginning = next((interval.start for interval in map(interval_of, lineage) if interval is not None), None)
     for name, record in recorded.items():
         if name not in there or (record.content == UNKNOWN and _begins_before(beginning, there[name])):
             continue
@@ -155,7 +155,7 @@ def _of_source(
         is_known = digest(listed.file.name) in recorded
         if is_known or listed.interval is None or beginning is None or _begins_before(beginning, listed):
             continue
-        passed_by = _first_behind(line, source, listed)
+        passed_by = _first_behind(lineage, source, listed)
         if passed_by is not None:
             yield InputChange(ChangeOfInput.NEW, source, listed.file.name, passed_by.checkpoint_id, listed.interval)
 
@@ -167,13 +167,13 @@ def _content_of(file: Storage, _modified: int, _size: int) -> str:
 
 
 def _begins_before(beginning: int | None, file: ListedFile) -> bool:
-    """Return whether a file's interval begins before the first one of the line: no run takes such a file in."""
+    """Return whether a file's interval begins before the first one of the lineage: no run takes such a file in."""
     return beginning is not None and file.interval is not None and file.interval.start < beginning
 
 
-def _first_behind(line: Sequence[Checkpoint], source: str, file: ListedFile) -> Checkpoint | None:
+def _first_behind(lineage: Sequence[Checkpoint], source: str, file: ListedFile) -> Checkpoint | None:
     """Return the first checkpoint whose position is after a file; None if the file is ahead of all."""
-    return next((checkpoint for checkpoint in line if _is_behind(checkpoint, source, file)), None)
+    return next((checkpoint for checkpoint in lineage if _is_behind(checkpoint, source, file)), None)
 
 
 def _is_behind(checkpoint: Checkpoint, source: str, file: ListedFile) -> bool:
@@ -185,28 +185,30 @@ def _is_behind(checkpoint: Checkpoint, source: str, file: ListedFile) -> bool:
     return (interval is None or len(checkpoint.sources) > 1) and file.file.name <= last
 
 
-def is_taken_in(wanted: Interval, line: Sequence[Checkpoint]) -> bool:
-    """Return whether a line has taken in all of an interval."""
-    position, parts = position_of(line), _parts(wanted, line)
+def is_taken_in(wanted: Interval, lineage: Sequence[Checkpoint]) -> bool:
+    """Return whether a lineage has taken in all of an interval."""
+    position, parts = position_of(lineage), _parts(wanted, lineage)
     return position is not None and wanted.end <= position and bool(parts) and parts[0][0].start <= wanted.start
 
 
-def is_computed_again(wanted: Interval, line: Sequence[Checkpoint], asked_at: int) -> bool:
+def is_computed_again(wanted: Interval, lineage: Sequence[Checkpoint], asked_at: int) -> bool:
     """Return whether all of a taken-in interval was computed after somebody asked for it again (ms)."""
-    return all(by.committed_at >= asked_at for _, by in _parts(wanted, line))
+    return all(by.committed_at >= asked_at for _, by in _parts(wanted, lineage))
 
 
-def changes_within(wanted: Interval, line: Sequence[Checkpoint], changes: Sequence[InputChange]) -> list[InputChange]:
+def changes_within(
+    wanted: Interval, lineage: Sequence[Checkpoint], changes: Sequence[InputChange]
+) -> list[InputChange]:
     """Return the changes of input that belong to an interval. A file that is gone belongs to the interval that its checkpoint took in."""
-    taken_by = {checkpoint.checkpoint_id: interval_of(checkpoint) for checkpoint in line}
+    taken_by = {checkpoint.checkpoint_id: interval_of(checkpoint) for checkpoint in lineage}
     placed = ((change, change.interval or taken_by.get(change.checkpoint_id)) for change in changes)
     return [change for change, interval in placed if interval is None or _meet(wanted, interval)]
 
 
-def refusal(job: str, wanted: Interval, line: Sequence[Checkpoint], changes: Sequence[InputChange]) -> IntervalError:
+def refusal(job: str, wanted: Interval, lineage: Sequence[Checkpoint], changes: Sequence[InputChange]) -> IntervalError:
     """Return the error for an interval that begins behind the job's position, and is not done: a file has changed, or somebody asked for it."""
-    stands_at = position_of(line)
-    start, end, reached = (moment_text(moment) for moment in (wanted.start, wanted.end, stands_at))
+    stands_at = position_of(lineage)
+    start, end, reached = (timestamp_text(timestamp) for timestamp in (wanted.start, wanted.end, stands_at))
     if stands_at is not None and wanted.end > stands_at:
         return IntervalError(
             f"interval {wanted} has been taken in in part: the job has taken in everything up to {reached}. Nothing was changed. Run the rest, "
@@ -227,8 +229,8 @@ def _why(changes: Sequence[InputChange]) -> str:
     return f"Its input has changed since: {changes[0]}{more}. "
 
 
-def _parts(wanted: Interval, line: Sequence[Checkpoint]) -> list[tuple[Interval, Checkpoint]]:
-    return [(part, by) for part, by in intervals_of(line) if _meet(part, wanted)]
+def _parts(wanted: Interval, lineage: Sequence[Checkpoint]) -> list[tuple[Interval, Checkpoint]]:
+    return [(part, by) for part, by in intervals_of(lineage) if _meet(part, wanted)]
 
 
 def _meet(one: Interval, other: Interval) -> bool:
@@ -237,7 +239,7 @@ def _meet(one: Interval, other: Interval) -> bool:
 
 def refuse_unless_done(
     wanted: Interval,
-    line: Sequence[Checkpoint],
+    lineage: Sequence[Checkpoint],
     listed: Mapping[str, Sequence[ListedFile]],
     config: JobConfig,
     *,
@@ -247,8 +249,8 @@ def refuse_unless_done(
 
     `listed` are the files that are there now, by source; somebody asked at `asked_at` (ms).
     """
-    has_all, changes = is_taken_in(wanted, line), []
+    has_all, changes = is_taken_in(wanted, lineage), []
     if has_all:
-        changes = changes_within(wanted, line, input_changes(line, listed, JobFolder.of(config)))
-    if not has_all or changes or (asked_at is not None and not is_computed_again(wanted, line, asked_at)):
-        raise refusal(config.job, wanted, line, changes)
+        changes = changes_within(wanted, lineage, input_changes(lineage, listed, JobFolder.of(config)))
+    if not has_all or changes or (asked_at is not None and not is_computed_again(wanted, lineage, asked_at)):
+        raise refusal(config.job, wanted, lineage, changes)

@@ -28,7 +28,7 @@ from headrace.log.warnings import RunWarning
 from headrace.names import counted
 from headrace.sources.folder.formats import format_of
 from headrace.sources.folder.listing import FolderContent, FolderListing
-from headrace.sources.interval import Interval, moment_text
+from headrace.sources.interval import Interval, timestamp_text
 from headrace.sources.position import TakenFile, digest
 from headrace.sources.source import ListedFile
 from headrace.tables.folder import JobFolder
@@ -90,20 +90,22 @@ class InputRemark:
     """Interval of the files, if it is known: a backfill of it takes them in again."""
 
 
-def input_remarks(config: JobConfig, line: Sequence[Checkpoint]) -> list[InputRemark]:
-    """Return the remarks on all folders of a job, whose `line` of checkpoints leads to the last one. Reads only listings, and changed files."""
+def input_remarks(config: JobConfig, lineage: Sequence[Checkpoint]) -> list[InputRemark]:
+    """Return the remarks on all folders of a job, whose `lineage` of checkpoints leads to the last one. Reads only listings, and changed files."""
     folders = {name: source for name, source in config.sources.items() if source.kind.is_folder}
-    return [remark for name, source in folders.items() for remark in _of_folder(config, name, source, line)]
+    return [remark for name, source in folders.items() for remark in _of_folder(config, name, source, lineage)]
 
 
-def input_warnings(config: JobConfig, line: Sequence[Checkpoint], *, with_clean_up: bool = False) -> list[RunWarning]:
+def input_warnings(
+    config: JobConfig, lineage: Sequence[Checkpoint], *, with_clean_up: bool = False
+) -> list[RunWarning]:
     """Return the warnings on a job's input; none for a branch, which reads the input of its job.
 
     A clean-up of old input degrades no run: people who look at the job are told of it, `with_clean_up`.
     """
     if config.branch is not None:
         return []
-    remarks = input_remarks(config, line)
+    remarks = input_remarks(config, lineage)
     return warnings_of(
         config, [remark for remark in remarks if with_clean_up or remark.kind is not InputKind.CLEANED_UP]
     )
@@ -115,30 +117,32 @@ def warnings_of(config: JobConfig, remarks: Sequence[InputRemark]) -> list[RunWa
     return [_warning(config, InputKind(kind), source, list(of_kind)) for (source, kind), of_kind in groups]
 
 
-def touched_input(config: JobConfig, line: Sequence[Checkpoint]) -> dict[str, Sequence[TakenFile]]:
+def touched_input(config: JobConfig, lineage: Sequence[Checkpoint]) -> dict[str, Sequence[TakenFile]]:
     """Return by source the new records of files that were touched, or copied, since the job took them in; see `touched_files`."""
     touched: dict[str, Sequence[TakenFile]] = {}
     for name, source in config.sources.items():
         if source.kind.is_folder and config.branch is None:
             with suppress(SourceError):  # the run itself reports a folder that is gone
                 files = FolderListing(name, source, JobFolder.of(config)).content().files
-                touched[name] = touched_files(line, name, files, JobFolder.of(config))
+                touched[name] = touched_files(lineage, name, files, JobFolder.of(config))
     return touched
 
 
-def refuse_changed_files(config: JobConfig, line: Sequence[Checkpoint]) -> None:
+def refuse_changed_files(config: JobConfig, lineage: Sequence[Checkpoint]) -> None:
     """Raise `SourceError` if a file of a source with `on_changed_file: fail` has changed, or is gone, since it was taken in."""
     watched = {name for name, source in config.sources.items() if source.on_changed_file == "fail"}
     if not watched or config.branch is not None:
         return
     kinds = {InputKind.CHANGED, InputKind.GONE}
-    remarks = [remark for remark in input_remarks(config, line) if remark.source in watched and remark.kind in kinds]
+    remarks = [remark for remark in input_remarks(config, lineage) if remark.source in watched and remark.kind in kinds]
     if remarks:
         msg = f"{'. '.join(warning.message for warning in warnings_of(config, remarks))}. Nothing was taken in (on_changed_file: fail)."
         raise SourceError(msg)
 
 
-def _of_folder(config: JobConfig, name: str, source: SourceConfig, line: Sequence[Checkpoint]) -> Iterator[InputRemark]:
+def _of_folder(
+    config: JobConfig, name: str, source: SourceConfig, lineage: Sequence[Checkpoint]
+) -> Iterator[InputRemark]:
     listing = FolderListing(name, source, JobFolder.of(config))
     try:
         content = listing.content()
@@ -150,15 +154,15 @@ def _of_folder(config: JobConfig, name: str, source: SourceConfig, line: Sequenc
     yield from (
         InputRemark(InputKind.PASSED_OVER, name, file) for file in content.passed_over if not file.endswith(others)
     )
-    recorded = recorded_files(line, name)
-    changes = input_changes(line, {name: listed}, JobFolder.of(config))
+    recorded = recorded_files(lineage, name)
+    changes = input_changes(lineage, {name: listed}, JobFolder.of(config))
     for change in changes:
         if change.change is ChangeOfInput.CHANGED and change.file is not None:
             yield InputRemark(InputKind.CHANGED, name, change.file, interval=change.interval)
     yield from _gone([change for change in changes if change.change is ChangeOfInput.GONE])
-    yield from _cleaned_up(name, cleaned_up(line, name, content.files))
+    yield from _cleaned_up(name, cleaned_up(lineage, name, content.files))
     new = [file for file in content.files if digest(file.name) not in recorded]
-    last = line[-1].sources[name].last if line and name in line[-1].sources else ""
+    last = lineage[-1].sources[name].last if lineage and name in lineage[-1].sources else ""
     passed = {change.file for change in changes if change.change is ChangeOfInput.NEW}
     for file in new:
         if _twin_of(listing, content, file.name, recorded) is not None:
@@ -224,8 +228,10 @@ def _warning(config: JobConfig, kind: InputKind, source: str, remarks: Sequence[
 
 
 def _bounds(intervals: Sequence[Interval | None]) -> tuple[str, str]:
-    """Return the moments between which intervals lie, for a command; a word in their place if one of them is unknown."""
+    """Return the timestamps between which intervals lie, for a command; a word in their place if one of them is unknown."""
     known = [interval for interval in intervals if interval is not None]
     if len(known) < len(intervals):
         return "DAY", "DAY"
-    return moment_text(min(interval.start for interval in known)), moment_text(max(interval.end for interval in known))
+    return timestamp_text(min(interval.start for interval in known)), timestamp_text(
+        max(interval.end for interval in known)
+    )

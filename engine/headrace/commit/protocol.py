@@ -27,7 +27,7 @@ from headrace import clock, crash_points
 from headrace.commit.branch_code import fork_anew
 from headrace.commit.job_tables import JobTables, Versions
 from headrace.commit.migrations import next_migration
-from headrace.commit.publish import Publisher, Standing
+from headrace.commit.publish import Publisher, SinkStatus
 from headrace.commit.schema_check import check_sink_keys
 from headrace.commit.sink_position import check_sinks
 from headrace.config import JobConfig
@@ -48,7 +48,7 @@ from headrace.storage.files import StagedFile
 from headrace.storage.table import TableMissingError
 from headrace.tables.changelog import stage_state
 from headrace.tables.folder import JobFolder
-from headrace.tables.schemas import ANSWERS, FORMAT_VERSION
+from headrace.tables.schemas import FORMAT_VERSION, RESPONSES
 from headrace.tables.view import TableView
 
 OF_STATE = (
@@ -208,7 +208,7 @@ class OpenJob:
 
     @property
     def lineage(self) -> Lineage:
-        """Return the line of checkpoints that leads to the last one."""
+        """Return the lineage that leads to the last one."""
         return self._log.lineage
 
     @property
@@ -217,7 +217,7 @@ class OpenJob:
         died = self._lease.abandoned
         return [
             checkpoint
-            for checkpoint in self.lineage.line
+            for checkpoint in self.lineage.checkpoints
             if checkpoint.kind is Kind.BATCH and checkpoint.attempt_id == died
         ]
 
@@ -228,9 +228,9 @@ class OpenJob:
         assert last is not None  # noqa: S101 - open_job has made the initial one
         return last
 
-    def sink_standing(self) -> dict[str, Standing]:
+    def sink_status(self) -> dict[str, SinkStatus]:
         """Return version and last publication of each sink, except missing or unreadable sinks."""
-        return self._publisher.standing()
+        return self._publisher.statuses()
 
     @property
     def next_id(self) -> int:
@@ -307,9 +307,9 @@ class OpenJob:
             self.notify("published", f"published checkpoint {self.last.checkpoint_id} to {counted(published, 'sink')}")
 
     def add_tables(self) -> None:
-        """Create the table of answers if a service keeps them, and the job has no such table yet. The next checkpoint names it."""
-        if self.config.keeps_answers and ANSWERS not in self.versions:
-            self.versions = {**self.versions, ANSWERS: self._tables.add(ANSWERS)}
+        """Create the table of responses if a service keeps them, and the job has no such table yet. The next checkpoint names it."""
+        if self.config.keeps_responses and RESPONSES not in self.versions:
+            self.versions = {**self.versions, RESPONSES: self._tables.add(RESPONSES)}
 
     def commit(
         self,

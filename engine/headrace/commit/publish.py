@@ -25,7 +25,7 @@ from headrace.storage.refusals import doing
 from headrace.storage.table import Claim, Snapshot, TableMissingError, VersionTakenError
 
 
-class Standing(NamedTuple):
+class SinkStatus(NamedTuple):
     """Position of a sink: the version of its table, and the last checkpoint that was published to it (None without one)."""
 
     version: int
@@ -115,15 +115,15 @@ class Publisher:
             tables[sink.name] = _claimed(sink, claim)
         return tables
 
-    def standing(self) -> dict[str, Standing]:
+    def statuses(self) -> dict[str, SinkStatus]:
         """Return the position of each sink, except missing or unreadable sinks."""
-        standing = {}
+        statuses = {}
         for name, sink in self._sinks.items():
             with suppress(TableMissingError, StorageError):
                 table = sink.latest()
                 published = sink.published(table)
-                standing[name] = Standing(table.version, None if published == NEVER else published)
-        return standing
+                statuses[name] = SinkStatus(table.version, None if published == NEVER else published)
+        return statuses
 
     def publish(self, checkpoint: Checkpoint, lineage: Lineage) -> int:
         """Bring all sinks up to `checkpoint`, the head of `lineage`; return the number of sinks written.
@@ -238,12 +238,12 @@ def _deliver(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> None:
     """Deliver the content of the sink's table to its readers."""
 
     def behind(number: int) -> list[Delivery]:
-        line = {later.checkpoint_id for later in lineage.line}
+        led_here = {later.checkpoint_id for later in lineage.checkpoints}
         return [
             Delivery(
                 Publication(later.checkpoint_id, later.incarnation),
                 later.outputs[sink.name],
-                later.checkpoint_id in line,
+                later.checkpoint_id in led_here,
             )
             for later in lineage.behind(number)
             if later.checkpoint_id <= checkpoint.checkpoint_id and later.outputs.get(sink.name)

@@ -83,9 +83,9 @@ class RestoreCheck:
         """Yield the target versions of the state tables, whose present versions may be damaged too, and of sinks that a restore changes."""
         for name, version in target.versions.items():
             yield TableVersion(f"state table {name}", f"{self._config.job_folder}/{name}", version)
-        line = Lineage(self._checkpoints, target.checkpoint_id)
+        lineage = Lineage(self._checkpoints, target.checkpoint_id)
         for name, history in self.histories.items():
-            version = history.version_of(line)
+            version = history.version_of(lineage)
             if history.table is not None and version != history.table.version:
                 yield TableVersion(f"sink '{name}'", history.table.uri, version)
 

@@ -134,7 +134,7 @@ def lost_elements(config: JobConfig, last: Checkpoint, versions: dict[str, int],
             )
     if last.holds_records or last.work.pending:
         yield from _moved_places(config.job, last, plan)
-        yield from _joined_lines(config.job, last, plan)
+        yield from _joined_timelines(config.job, last, plan)
     if last.holds_records:
         held = holders(folder, versions[BUFFERED_REQUESTS])
         inputs = {stage.name: len(stage.takes) for stage in plan.keyed}
@@ -171,13 +171,13 @@ def _moved_places(job: str, last: Checkpoint, plan: Plan) -> Iterator[str]:
         )
 
 
-def _joined_lines(job: str, last: Checkpoint, plan: Plan) -> Iterator[str]:
+def _joined_timelines(job: str, last: Checkpoint, plan: Plan) -> Iterator[str]:
     """Yield a sentence for sources that meet now, but did not when waiting records arrived: records may have equal places."""
     for group in plan.groups:
-        lines = {facts.timeline for facts in last.operators.values() if facts.timeline in group}
-        if len(lines) > 1:
+        timelines = {facts.timeline for facts in last.operators.values() if facts.timeline in group}
+        if len(timelines) > 1:
             yield (
-                f"records of sources {_listed(lines)} wait. The sources did not meet when they arrived, and now they do: the order "
+                f"records of sources {_listed(timelines)} wait. The sources did not meet when they arrived, and now they do: the order "
                 f"of these records is unknown. Go back to the code that took them in and let it finish what waits (headrace run {job} "
                 "--finish), or restore to a checkpoint before they came."
             )

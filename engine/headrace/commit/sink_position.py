@@ -13,7 +13,7 @@ cases, for a log that ends at checkpoint 7, where 5, 6 and 7 write to the sink:
 Each incarnation of a job counts ids from 0. So a sink, and each checkpoint, also records the number of the
 incarnation that wrote it. If both are known and differ, ids cannot be compared:
 
-    sink at 7 of another life    the job's folder was moved away and begun anew, or the sink was brought from elsewhere
+    sink at 7 of another incarnation the job's folder was moved away and begun anew, or the sink was brought from elsewhere
 
 A reconciliation (`reconcile`) is a restore that gives the job another incarnation, with an id above those of all sinks. For a log
 with the checkpoints 0 to 5 of incarnation a, and 8, 9 and 10 of b, where 8 is the reconciliation:
@@ -61,7 +61,7 @@ class MismatchKind(enum.Enum):
     """Its table belongs to the job that this job's folder is a copy of: both have one uid, and other names."""
 
     FOREIGN = "foreign"
-    """Another life of the job has written it."""
+    """Another incarnation of the job has written it."""
 
     AHEAD = "ahead"
     """It has checkpoints that the log has lost."""
@@ -99,7 +99,7 @@ _REFUSED = {MismatchKind.OWNED, MismatchKind.COPIED, MismatchKind.FOREIGN, Misma
 
 
 class SinkPosition:
-    """Position of one sink in the line of a job's checkpoints, as of construction."""
+    """Position of one sink in the lineage of a job's checkpoints, as of construction."""
 
     def __init__(
         self, config: JobConfig, sink: str, checkpoints: Sequence[Checkpoint], target: Sink | None = None
@@ -145,8 +145,8 @@ class SinkPosition:
 
     @property
     def wanted(self) -> int | None:
-        """Return the last checkpoint of the job's line that belongs into the sink; None if none does."""
-        return max(self._belonging(self._lineage.line), default=None)
+        """Return the last checkpoint of the job's lineage that belongs into the sink; None if none does."""
+        return max(self._belonging(self._lineage.checkpoints), default=None)
 
     @read_once
     def mismatch(self) -> Mismatch | None:
@@ -308,10 +308,10 @@ class SinkPosition:
         own, folder = incarnation_of(self._checkpoints), self._config.job_folder
         return Mismatch(
             MismatchKind.FOREIGN,
-            "written by another life of the job",
-            f"was written by another life of job '{self._config.job}' than the one in {folder}: the ids of their checkpoints say "
-            f"nothing about each other. The sink has checkpoint {self.published} of life {self.incarnation:x}; the folder is of "
-            f"life {own:x} and ends at checkpoint {self._last_id}",
+            "written by another incarnation of the job",
+            f"was written by another incarnation of job '{self._config.job}' than the one in {folder}: the ids of their checkpoints say "
+            f"nothing about each other. The sink has checkpoint {self.published} of incarnation {self.incarnation:x}; the folder is of "
+            f"incarnation {own:x} and ends at checkpoint {self._last_id}",
         )
 
     def _ahead(self) -> Mismatch:
@@ -331,7 +331,7 @@ class SinkPosition:
         if not self.exists:
             return Mismatch(MismatchKind.GONE, "gone", f"is gone, but checkpoint {missing} was published to it")
         if self.published > self._position:
-            sentence = f"has checkpoint {self.published} of a line that the job has left at checkpoint {missing}"
+            sentence = f"has checkpoint {self.published} of a lineage that the job has left at checkpoint {missing}"
             return Mismatch(MismatchKind.LEFT, f"not what the job has since checkpoint {missing}", sentence)
         had = f"up to checkpoint {self.published}" if self.published > NEVER else "before the first checkpoint"
         sentence = f"has what was published {had}, but checkpoint {missing} was published as well"

@@ -20,7 +20,7 @@ from headrace.names import counted
 from headrace.sinks.delta import DeltaTableSink
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER
-from headrace.storage.damage import FileFault, faults, way_on
+from headrace.storage.damage import FileDamage, faults, way_on
 from headrace.storage.delta_commits import OPENED_TABLES
 from headrace.storage.overlay import is_elsewhere
 from headrace.storage.refusals import doing, reason_of
@@ -109,8 +109,8 @@ def _may_follow(number: int, checkpoint: Checkpoint) -> bool:
 
     Ids grow by one. They may grow by more at a reconciliation, and at a promotion and the checkpoints that it brings.
     """
-    leaves_line = checkpoint.kind in {Kind.RESTORE, Kind.PROMOTION} or not checkpoint.has_state
-    return checkpoint.checkpoint_id == number + 1 or (leaves_line and checkpoint.checkpoint_id > number + 1)
+    leaves_lineage = checkpoint.kind in {Kind.RESTORE, Kind.PROMOTION} or not checkpoint.has_state
+    return checkpoint.checkpoint_id == number + 1 or (leaves_lineage and checkpoint.checkpoint_id > number + 1)
 
 
 def _versions_follow(checkpoints: list[Checkpoint]) -> CheckResult:
@@ -173,7 +173,7 @@ def _way_on(config: JobConfig, file: str) -> str:
     )
 
 
-def _named(wrong: Sequence[FileFault]) -> str:
+def _named(wrong: Sequence[FileDamage]) -> str:
     """Return the first faults of a table, and the number of further ones."""
     more = f" and {len(wrong) - _SHOWN:,} more" if len(wrong) > _SHOWN else ""
     return f"{', '.join(map(str, wrong[:_SHOWN]))}{more}"

@@ -47,7 +47,7 @@ from headrace.config._sink import FOLDER_TABLE, SinkConfig
 from headrace.config._source import SourceConfig
 from headrace.config._types import PipelineCode, Promote
 from headrace.config._values import PATTERN as DURATION_PATTERN
-from headrace.config._values import Start, StartKind, format_duration, parse_duration, parse_moment, shown_url
+from headrace.config._values import Start, StartKind, format_duration, parse_duration, parse_timestamp, shown_url
 
 __all__ = [
     "DURATION_PATTERN",
@@ -96,7 +96,7 @@ __all__ = [
     "load_cluster",
     "load_job",
     "parse_duration",
-    "parse_moment",
+    "parse_timestamp",
     "raise_problems",
     "shown_url",
     "with_settings",

@@ -258,7 +258,7 @@ def _cut(config: JobConfig) -> Iterator[Problem]:
     unit = longest_common_period(schedule.cron)
     if unit is not None and unit.longest >= finest.unit.longest:
         return
-    for first, last in intervals_of_cron(schedule.cron, start, _MOMENTS):
+    for first, last in intervals_of_cron(schedule.cron, start, _TIMESTAMPS):
         ends = round(first.timestamp() * 1000), round(last.timestamp() * 1000)
         if not any(pattern.begins_in(*ends) for pattern in patterns):
             text = (
@@ -278,7 +278,7 @@ def _patterns(config: JobConfig) -> list[IntervalPattern]:
     return patterns
 
 
-_MOMENTS = 100
+_TIMESTAMPS = 100
 """So many intervals of a schedule are looked at."""
 
 
@@ -373,16 +373,19 @@ def _services(config: JobConfig) -> Iterator[Problem]:
             yield key, "a URL must not hold a user or a password; give them in the environment"
 
 
-def _kept_answers(config: JobConfig) -> Iterator[Problem]:
+def _kept_responses(config: JobConfig) -> Iterator[Problem]:
     for name, service in config.services.items():
-        if service.keep_answers is None:
-            if service.replay == "answers":
+        if service.keep_responses is None:
+            if service.replay == "responses":
                 yield (
                     f"services.{name}.replay",
-                    f"there are no answers to take: give services.{name}.keep_answers, or write replay: call",
+                    f"there are no responses to take: give services.{name}.keep_responses, or write replay: call",
                 )
-        elif service.keep_answers <= timedelta(0):
-            yield f"services.{name}.keep_answers", "answers are kept for a time such as 90d; to keep none, remove this"
+        elif service.keep_responses <= timedelta(0):
+            yield (
+                f"services.{name}.keep_responses",
+                "responses are kept for a time such as 90d; to keep none, remove this",
+            )
 
 
 def _deadline(config: JobConfig) -> Iterator[Problem]:
@@ -403,6 +406,6 @@ _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _values,
     _limits,
     _services,
-    _kept_answers,
+    _kept_responses,
     _deadline,
 )

@@ -1,4 +1,4 @@
-"""Parts that formats of sources and of sinks share: keys that only some have, and topics."""
+"""Rules that settings of sources and of sinks share: keys that only some formats have, and topics."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Pattern by which a file's name gives its interval, with the directives of `strptime` that it knows.
 
-The interval is a *period* of a time zone: all moments that the pattern gives the same name. So the periods of a pattern follow each other
-without gap and overlap, and each moment belongs to one of them. A pattern for which that cannot be is refused when the job's file is loaded;
-a name that no moment has, when the file is listed.
+The interval is a *period* of a time zone: all timestamps that the pattern gives the same name. So the periods of a pattern follow each other
+without gap and overlap, and each timestamp belongs to one of them. A pattern for which that cannot be is refused when the job's file is loaded;
+a name that no timestamp has, when the file is listed.
 
     %Y-%m-%d in America/New_York   2026-03-08 is 2026-03-08T05:00Z to 2026-03-09T04:00Z: clocks go forward, the day has 23 hours
     %Y-%W                          2026-05 is 2 February (a Monday) to 9 February; 2026-00 is 1 to 5 January
@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from headrace.config._values import Unit, change_between, first_moment
+from headrace.config._values import Unit, change_between, first_timestamp
 
 _MONTHS: Final = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december")  # fmt: skip
 _WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -145,7 +145,7 @@ class IntervalPattern:
     directives: tuple[str, ...]
 
     def interval_of(self, stem: str) -> tuple[int, int] | None:
-        """Return start and end (ms) of the interval that a file's stem names; None if no moment has this name.
+        """Return start and end (ms) of the interval that a file's stem names; None if no timestamp has this name.
 
         Raises `OverflowError` where the interval begins or ends beyond the years 1 to 9999.
         """
@@ -167,9 +167,9 @@ class IntervalPattern:
             return None
         return _milliseconds(start), _milliseconds(end)
 
-    def period_at(self, moment: int) -> tuple[int, int]:
-        """Return start and end (ms) of the period that holds a moment (ms)."""
-        shown = (_EPOCH + moment * _MILLISECOND).astimezone(self.zone)
+    def period_at(self, timestamp: int) -> tuple[int, int]:
+        """Return start and end (ms) of the period that holds a timestamp (ms)."""
+        shown = (_EPOCH + timestamp * _MILLISECOND).astimezone(self.zone)
         start, end = self._period(
             self.unit.floor(shown.replace(tzinfo=None)), shown.utcoffset() if "z" in self.directives else None
         )
@@ -182,13 +182,13 @@ class IntervalPattern:
 
     def is_whole(self, start: int, end: int) -> bool:
         """Return whether the interval from `start` to `end` (ms) is made of whole periods."""
-        return all(self.period_at(moment)[0] == moment for moment in (start, end))
+        return all(self.period_at(timestamp)[0] == timestamp for timestamp in (start, end))
 
     def _period(self, local: datetime, offset: timedelta | None) -> tuple[datetime, datetime]:
         """Return start and end, in UTC, of the period that begins at a local time; with an `offset`, the part of it that has the offset."""
         after = self.unit.after(local)
         if offset is None:
-            return first_moment(local, self.zone), first_moment(after, self.zone)
+            return first_timestamp(local, self.zone), first_timestamp(after, self.zone)
         start, end = ((time - offset).replace(tzinfo=UTC) for time in (local, after))
         last = end - _MILLISECOND
         at_start, at_end = (time.astimezone(self.zone).utcoffset() == offset for time in (start, last))
@@ -320,8 +320,8 @@ def _is_changed(local: datetime, zone: ZoneInfo) -> bool:
 def _changes_its_offset(zone: ZoneInfo) -> bool:
     """Return whether a zone has changed its offset from UTC since 2000, or will."""
     months = (datetime(year, month, 1, tzinfo=zone) for year in range(2000, 2038) for month in range(1, 13))
-    return len({moment.utcoffset() for moment in months}) > 1
+    return len({timestamp.utcoffset() for timestamp in months}) > 1
 
 
-def _milliseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MILLISECOND
+def _milliseconds(timestamp: datetime) -> int:
+    return (timestamp - _EPOCH) // _MILLISECOND

@@ -81,7 +81,7 @@ class ScheduleConfig(Section, frozen=True, kw_only=True):
     """Five cron fields, or @hourly, @daily, @weekly, @monthly, @yearly."""
 
     start: datetime
-    """The beginning of the first interval; a day or a moment, in `timezone` unless it names one."""
+    """The beginning of the first interval; a day or a timestamp, in `timezone` unless it names one."""
 
     timezone: str = "UTC"
     """The time zone of `cron` and `start`, as in Europe/Berlin."""
@@ -90,7 +90,7 @@ class ScheduleConfig(Section, frozen=True, kw_only=True):
     """Whether Airflow starts a run when an interval ends; false: it only starts backfills, and runs by hand."""
 
     def starts_at(self) -> datetime:
-        """Return `start` as an aware moment."""
+        """Return `start` as an aware timestamp."""
         if self.start.tzinfo is not None:
             return self.start
         return self.start.replace(tzinfo=ZoneInfo(self.timezone))
@@ -136,7 +136,7 @@ class ServiceConfig(Section, frozen=True, kw_only=True):
     """Base URL. Reports leave its query out: it may hold a secret."""
 
     health: str | None = "/health"
-    """Path that answers 2xx while the service is well; null: not checked."""
+    """Path that responds 2xx while the service is well; null: not checked."""
 
     rate: Rate | None = None
     """Calls a second that each task may make, all operators that name the service taken together; null: no limit."""
@@ -147,16 +147,16 @@ class ServiceConfig(Section, frozen=True, kw_only=True):
     effects: bool = False
     """Whether a call changes something outside: sends, orders, pays. Branches and backfills then refuse to call it, unless asked to."""
 
-    keep_answers: Span | None = None
-    """How long the answers to each request are kept in the table `answers`, for replays; null: they are not kept."""
+    keep_responses: Span | None = None
+    """How long the responses to each request are kept in the table `responses`, for replays; null: they are not kept."""
 
-    replay: Literal["answers", "call"] | None = None
-    """What branches and backfills do. answers: they take the answers that the job got and kept, and call only for other requests. call: they call again. null: answers where they are kept, else call."""
+    replay: Literal["responses", "call"] | None = None
+    """What branches and backfills do. responses: they take the responses that the job got and kept, and call only for other requests. call: they call again. null: responses where they are kept, else call."""
 
     @property
-    def takes_answers(self) -> bool:
-        """Return whether branches take the kept answers of the job."""
-        return self.keep_answers is not None and self.replay != "call"
+    def takes_responses(self) -> bool:
+        """Return whether branches take the kept responses of the job."""
+        return self.keep_responses is not None and self.replay != "call"
 
     def health_url(self) -> str | None:
         """Return the address of the health check, or None if the service is not checked."""
@@ -211,7 +211,7 @@ class ReplayConfig(Section, frozen=True, kw_only=True):
     """automatic: the result becomes live when it is there. approval: somebody looks at it, and promotes it; if nothing differs, it needs no approval. refuse: it is compared with the live tables, and no more."""
 
     tables: Literal["recorded", "latest"] = "recorded"
-    """Versions of dimension tables that a branch makes the rows of Spark steps with. recorded: those that the job had for the same
+    """Versions of dimension tables that a branch makes the rows of Spark transforms with. recorded: those that the job had for the same
     micro-batch. latest: the present ones, for example after a correction of a table."""
 
     dag: bool = True
@@ -373,9 +373,9 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
         return min(self.parallelism or self.profile.parallelism, self.max_parallelism)
 
     @property
-    def keeps_answers(self) -> bool:
-        """Return whether a service keeps its answers."""
-        return any(service.keep_answers is not None for service in self.services.values())
+    def keeps_responses(self) -> bool:
+        """Return whether a service keeps its responses."""
+        return any(service.keep_responses is not None for service in self.services.values())
 
     @property
     def appended(self) -> tuple[str, ...]:

@@ -209,7 +209,7 @@ def _truth(text: str) -> bool | None:
     return {"true": True, "false": False}.get(text)
 
 
-def _moment(text: str) -> datetime | None:
+def _timestamp(text: str) -> datetime | None:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -222,7 +222,7 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
     float: _number,
     bool: _truth,
     timedelta: parse_duration,
-    datetime: _moment,
+    datetime: _timestamp,
 }
 _WANTED = {
     str: "text",
@@ -230,7 +230,7 @@ _WANTED = {
     float: "a number",
     bool: "true or false",
     timedelta: RULE,
-    datetime: "a day or a moment, such as 2026-01-31 or 2026-01-31T06:00:00+00:00",
+    datetime: "a day or a timestamp, such as 2026-01-31 or 2026-01-31T06:00:00+00:00",
 }
 
 

@@ -1,7 +1,7 @@
 """Sources in a job's file: their keys, and the formats that have them.
 
-Code asks what a format is (`SourceConfig.kind`), and never compares names of formats. So a new format is a class here, and its
-kind in `headrace.sources.registry`.
+Code asks what a format is (`SourceConfig.kind`), and never compares names of formats. So a new kind of source is a class
+here, and its kind in `headrace.sources.registry`; a new format of files is a class in `headrace.sources.folder`, and its name here.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     """Format delta: read what each commit of the table inserted, updated and deleted, from its change data feed. false: read rows that are appended, and stop where others are changed."""
 
     start: Scalar | None = None
-    """Formats delta and kafka: where a job begins that has read nothing of the table or topic: earliest, latest, or a day or a moment; of a table also snapshot (all rows that are in it at the first run, then what comes) or a version such as `version 12`; null: earliest."""
+    """Formats delta and kafka: where a job begins that has read nothing of the table or topic: earliest, latest, or a day or a timestamp; of a table also snapshot (all rows that are in it at the first run, then what comes) or a version such as `version 12`; null: earliest."""
 
     skip_versions: Scalar | None = None
     """Format delta: versions of the table that are passed over, whatever they changed, such as `17` or `3, 13-17`."""
@@ -79,7 +79,7 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     """How far a row's event time may lie ahead of the processing time of its micro-batch: a row further ahead is a bad row. none: any time, for sources of bookings and the like."""
 
     tables: dict[Name, Location] = msgspec.field(default_factory=dict)
-    """Delta tables that Spark's step over the source joins, by the names that the pipeline gives them: folders or URIs."""
+    """Delta tables that Spark's transform over the source joins, by the names that the pipeline gives them: folders or URIs."""
 
     max_files_per_batch: Count = 16
     """Files that one micro-batch takes at most."""
@@ -291,7 +291,7 @@ class TopicFormat(SourceFormat):
         """Yield a place to begin at that no topic has, and what is wrong with its name and the client's settings."""
         start = config.start or ""
         if start == StartKind.SNAPSHOT.value or start.startswith(f"{StartKind.VERSION.value} "):
-            yield "start", "a topic has no versions: write earliest, latest, or a day or a moment"
+            yield "start", "a topic has no versions: write earliest, latest, or a day or a timestamp"
         yield from client_problems(config.topic, config.options, _CONSUMER_OPTIONS)
 
 

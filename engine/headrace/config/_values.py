@@ -66,14 +66,14 @@ def format_duration(span: timedelta) -> str:
     return "".join(parts) or "0s"
 
 
-def parse_moment(text: str) -> int:
-    """Return a moment, such as `2013-01-31` or `2013-01-31T05:00:00+00:00`, in milliseconds since the epoch.
+def parse_timestamp(text: str) -> int:
+    """Return a timestamp, such as `2013-01-31` or `2013-01-31T05:00:00+00:00`, in milliseconds since the epoch.
 
     Raises `ValueError` for any other text.
     """
-    moment = datetime.fromisoformat(text)
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
+    timestamp = datetime.fromisoformat(text)
+    timestamp = timestamp if timestamp.tzinfo is not None else timestamp.replace(tzinfo=UTC)
+    return round(timestamp.timestamp() * 1000)
 
 
 class Unit(Enum):
@@ -142,10 +142,10 @@ _LONGEST_OF: Final = {
 _FIRST_WEEKDAYS: Final = {Unit.ISO_WEEK: 0, Unit.WEEK_FROM_MONDAY: 0, Unit.WEEK_FROM_SUNDAY: 6}
 
 
-def first_moment(local: datetime, zone: ZoneInfo) -> datetime:
-    """Return the first moment in a zone at which its clocks show a local time (without zone) or a later one, in UTC.
+def first_timestamp(local: datetime, zone: ZoneInfo) -> datetime:
+    """Return the first timestamp in a zone at which its clocks show a local time (without zone) or a later one, in UTC.
 
-    Where clocks go forward over `local`, that is the moment of the change.
+    Where clocks go forward over `local`, that is the timestamp of the change.
     """
     shown = local.replace(tzinfo=zone).astimezone(UTC)
     if shown.astimezone(zone).replace(tzinfo=None) == local:
@@ -154,7 +154,7 @@ def first_moment(local: datetime, zone: ZoneInfo) -> datetime:
 
 
 def change_between(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
-    """Return the moment between two others, in UTC, from which on a zone has the offset that it has at `after`: a whole second."""
+    """Return the timestamp between two others, in UTC, from which on a zone has the offset that it has at `after`: a whole second."""
     offset = after.astimezone(zone).utcoffset()
     low, high = before.timestamp() // 1, -(-after.timestamp() // 1)
     while high - low > 1:
@@ -172,11 +172,11 @@ _FIELDS = 5
 _RULE = f"five fields such as '0 5 * * *', or {', '.join(_PRESETS)}"
 _ANY_DAY = datetime(2000, 1, 1, tzinfo=UTC)
 _PLAIN = [{"*", *map(str, numbers)} for numbers in (range(60), range(24), range(1, 29), range(1, 13), range(7))]
-"""Texts of each field that match some moment of each month, week or day."""
+"""Texts of each field that match some timestamp of each month, week or day."""
 
 
 def check_cron(text: str) -> None:
-    """Raise `ValueError` unless `text` is five cron fields that some moment matches, or a preset."""
+    """Raise `ValueError` unless `text` is five cron fields that some timestamp matches, or a preset."""
     if text in _PRESETS:
         return
     fields = text.split()
@@ -189,7 +189,7 @@ def check_cron(text: str) -> None:
 
 
 def longest_common_period(text: str) -> Unit | None:
-    """Return the longest unit of which each interval of a cron expression surely sees a beginning; None if only its moments can tell."""
+    """Return the longest unit of which each interval of a cron expression surely sees a beginning; None if only its timestamps can tell."""
     if text in _PRESETS:
         return _PRESET_UNITS[text]
     minute, hour, day, month, weekday = (field.isdigit() for field in text.split())
@@ -204,8 +204,8 @@ def intervals_of_cron(text: str, start: datetime, count: int) -> Iterator[tuple[
     """Yield the first intervals of a cron expression after `start`, in the time zone of `start`."""
     from croniter import croniter
 
-    moments = croniter(text, start)
-    return itertools.pairwise(moments.get_next(datetime) for _ in range(count + 1))
+    timestamps = croniter(text, start)
+    return itertools.pairwise(timestamps.get_next(datetime) for _ in range(count + 1))
 
 
 def _check_fields(text: str) -> None:
@@ -214,7 +214,7 @@ def _check_fields(text: str) -> None:
     try:
         croniter(text, _ANY_DAY).get_next()
     except CroniterBadDateError as error:
-        raise ValueError(f"no moment matches the cron expression '{text}': the calendar has no such day") from error
+        raise ValueError(f"no timestamp matches the cron expression '{text}': the calendar has no such day") from error
     except CroniterError as error:
         raise ValueError(f"'{text}' is not a cron expression ({error}): {_RULE}") from error
 
@@ -268,7 +268,7 @@ def parse_quarantine_limit(text: str) -> QuarantineLimit:
 
 
 _START_RULE: Final = (
-    "expected earliest, latest, snapshot, a version such as 'version 12', or a day or a moment such as 2026-01-31 or "
+    "expected earliest, latest, snapshot, a version such as 'version 12', or a day or a timestamp such as 2026-01-31 or "
     "2026-01-31T06:00Z"
 )
 _VERSION: Final = re.compile(r"version +(\d{1,18})")
@@ -287,14 +287,14 @@ class StartKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Place where reading begins. `value` is the first version to read, or a moment (ms): earlier commits are not read."""
+    """Place where reading begins. `value` is the first version to read, or a timestamp (ms): earlier commits are not read."""
 
     kind: StartKind
     value: int = 0
 
 
 def parse_start(text: str) -> Start:
-    """Return the start that a job's file names under `start`. A moment without a time zone is in UTC.
+    """Return the start that a job's file names under `start`. A timestamp without a time zone is in UTC.
 
     Raises `ValueError` that names the expected forms.
     """
@@ -303,7 +303,7 @@ def parse_start(text: str) -> Start:
     if match := _VERSION.fullmatch(text):
         return Start(StartKind.VERSION, int(match[1]))
     try:
-        return Start(StartKind.TIME, parse_moment(text))
+        return Start(StartKind.TIME, parse_timestamp(text))
     except ValueError:
         msg = f"'{text}' is no start: {_START_RULE}"
         raise ValueError(msg) from None

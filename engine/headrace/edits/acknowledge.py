@@ -35,7 +35,7 @@ def acknowledge(config: JobConfig, names: Sequence[str], why: str, run_id: str) 
     `ConfigError` for a name that no remark has, and for a job that never ran; then nothing has changed.
     """
     with open_job(config, run_id) as job:
-        remarks = [remark for remark in input_remarks(config, job.lineage.line) if remark.kind in _KINDS]
+        remarks = [remark for remark in input_remarks(config, job.lineage.checkpoints) if remark.kind in _KINDS]
         chosen = [remark for remark in remarks if _is_named(remark, names)]
         _check_names(config, names, remarks)
         by_source = groupby(sorted(chosen, key=_source_of), key=_source_of)
@@ -75,7 +75,7 @@ def _acknowledged(job: OpenJob, source: str, remarks: Sequence[InputRemark]) -> 
     records = [_record(config, file) for file in named]
     if any(remark.kind in _KINDS_OF_GONE for remark in remarks):
         present = {digest(name) for name in files}
-        missing = recorded_files(job.lineage.line, source).keys() - present
+        missing = recorded_files(job.lineage.checkpoints, source).keys() - present
         records += [TakenFile(name, GONE, UNKNOWN) for name in sorted(missing)]
     return numbered([source], job.last.sources)[source].with_records(records)
 

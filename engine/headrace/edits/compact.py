@@ -25,8 +25,8 @@ from headrace.storage.files import StagedFile
 from headrace.storage.table import TableMissingError, VersionTakenError
 from headrace.tables.expiry import RowExpiry, unexpired
 from headrace.tables.live_rows import last_rows
-from headrace.tables.requests import unexpired_answers
-from headrace.tables.schemas import ALL_TABLES, ANSWERS, KEYED_STATE, QUARANTINE, tables_in
+from headrace.tables.requests import unexpired_responses
+from headrace.tables.schemas import ALL_TABLES, KEYED_STATE, QUARANTINE, RESPONSES, tables_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +175,8 @@ class _Table:
         def change(changes: pa.Table) -> pa.Table:
             live = last_rows(changes, ALL_TABLES[self.name], keeps_deleted=is_on_branch)
             kept = live if is_on_branch else unexpired(live, expiries)
-            if self.name == ANSWERS and not is_on_branch:
-                kept = unexpired_answers(kept, clock.now())
+            if self.name == RESPONSES and not is_on_branch:
+                kept = unexpired_responses(kept, clock.now())
             self.before += changes.num_rows
             self.expired += live.num_rows - kept.num_rows
             return kept

@@ -141,7 +141,7 @@ def _sink(config: JobConfig, name: str, own: int | None, uid: int | None) -> Sin
             table = sink.latest()
         except TableMissingError:
             return None
-        published, life = sink.published(table), sink.incarnation(table)
+        published, incarnation = sink.published(table), sink.incarnation(table)
         owner = sink.owner(table)
         is_own = uid is not None and owner == owner_number(uid, name)
         of = None if owner is None or is_own else names_of_owner(table, owner, config.job)
@@ -153,8 +153,10 @@ def _sink(config: JobConfig, name: str, own: int | None, uid: int | None) -> Sin
         refusal = f"{where} is the table of {of}"
     elif published == NEVER and _has_rows_of_others(table):
         refusal = f"{where} was never written by job '{config.job}', and others have written to it"
-    elif own is not None and life not in {None, own}:
-        refusal = f"{where} was written by another life of job '{config.job}' than the one in {config.job_folder}"
+    elif own is not None and incarnation not in {None, own}:
+        refusal = (
+            f"{where} was written by another incarnation of job '{config.job}' than the one in {config.job_folder}"
+        )
     elif nested := sorted(file for file in files if f"/{LOG}/" in file and not f"{uri}/{file}".startswith(own_log)):
         refusal = f"{where} has another table in its folder ({nested[0].partition(f'/{LOG}/')[0]})"
     if refusal is not None:

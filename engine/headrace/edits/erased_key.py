@@ -32,9 +32,9 @@ from headrace.state.codec import key_texts
 from headrace.storage.predicate import OneOf
 from headrace.storage.refusals import doing
 from headrace.tables.folder import JobFolder
-from headrace.tables.schemas import ALL_TABLES, ANSWERS, ASYNC_REQUESTS, BUFFERED_REQUESTS, CHECKPOINTS, QUARANTINE
+from headrace.tables.schemas import ALL_TABLES, ASYNC_REQUESTS, BUFFERED_REQUESTS, CHECKPOINTS, QUARANTINE, RESPONSES
 
-WAITING_TABLES = (ASYNC_REQUESTS, BUFFERED_REQUESTS, QUARANTINE, ANSWERS)
+WAITING_TABLES = (ASYNC_REQUESTS, BUFFERED_REQUESTS, QUARANTINE, RESPONSES)
 """Tables that store whole records. An erasure may remove their rows for a mention of the key."""
 
 _NO_KEY = "null"

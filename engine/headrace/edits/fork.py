@@ -109,7 +109,7 @@ def fork(
     crash_points.reached("fork.tables")
     own = log_of(on_branch)
     own.create()
-    own.begin([*_before(origin.line), _fork(origin.log, origin.checkpoint, begun)])
+    own.begin([*_before(origin.lineage), _fork(origin.log, origin.checkpoint, begun)])
     _confirm(config, begun)
     return begun
 
@@ -129,8 +129,8 @@ class _Origin:
         return cls(config, log, log.resolve(config, at))
 
     @property
-    def line(self) -> Lineage:
-        """Return the job's line up to the checkpoint."""
+    def lineage(self) -> Lineage:
+        """Return the job's lineage up to the checkpoint."""
         return self.log.lineage.to(self.checkpoint)
 
     @property
@@ -165,7 +165,7 @@ class _Origin:
             status=BranchStatus.OPEN,
             fork_id=self.checkpoint.checkpoint_id,
             versions=dict(self.checkpoint.versions),
-            sinks={name: of.version_of(self.line) for name, of in histories.items() if of.table is not None},
+            sinks={name: of.version_of(self.lineage) for name, of in histories.items() if of.table is not None},
             created_at=clock.now(),
             run_id=run_id,
             note=note,
@@ -300,15 +300,15 @@ def _make_tables(config: JobConfig, on_branch: JobConfig, branch: Branch, sinks:
         store.create(columns, below.partition_columns, Base(uri, version, key).described())
 
 
-def _before(line: Lineage) -> list[Checkpoint]:
-    """Return the job's line up to the fork, as the log of the branch has it: input without state."""
-    return [replace(checkpoint, **WITHOUT_STATE) for checkpoint in linked(line.line)]
+def _before(lineage: Lineage) -> list[Checkpoint]:
+    """Return the job's lineage up to the fork, as the log of the branch has it: input without state."""
+    return [replace(checkpoint, **WITHOUT_STATE) for checkpoint in linked(lineage.checkpoints)]
 
 
 def _fork(log: CheckpointLog, origin: Checkpoint, branch: Branch) -> Checkpoint:
     """Return the first checkpoint of the branch itself."""
     number = origin.checkpoint_id + 1
-    before = linked(log.lineage.to(origin).line)
+    before = linked(log.lineage.to(origin).checkpoints)
     return replace(
         origin,
         checkpoint_id=number,
@@ -322,6 +322,10 @@ def _fork(log: CheckpointLog, origin: Checkpoint, branch: Branch) -> Checkpoint:
         outputs={},
         operators=without_copies(origin.operators),
         metrics={},
+        seconds={},
+        services={},
+        row_times={},
+        watermark_steps=(),
         note=branch.note or f"forked at checkpoint {origin.checkpoint_id}",
         cause=None,
         restored_from=origin.checkpoint_id,

@@ -5,9 +5,9 @@
                                      +-------------------+
     log of the branch                2 --- 3 fork --- 4 --- 5                      forked at 2
 
-The line of the promotion goes back to the fork through copies of the branch's checkpoints (5 and 6). Their ids are those on the branch,
+The lineage of the promotion goes back to the fork through copies of the branch's checkpoints (5 and 6). Their ids are those on the branch,
 shifted by the number of checkpoints that the job had made since the fork. They have no state of their own. The job's own checkpoints
-since the fork (3 and 4) are no longer on the line; restoring one of them undoes the promotion.
+since the fork (3 and 4) are no longer on the lineage; restoring one of them undoes the promotion.
 
     claim      take the job's lease, then that of the branch
     refuse     raise errors if the promotion would lose changes: see `Promotion.refuse_unless_safe`
@@ -24,7 +24,7 @@ next opening of the job publishes and removes.
 Sinks of a promotion: stage files before its commit, to be published like those of any checkpoint.
 
 An append sink gets the rows of the branch; its publication removes the rows that the job has added since the fork. A merge sink gets
-changes of the primary keys that either line has written since the fork:
+changes of the primary keys that either lineage has written since the fork:
 
     rows of the branch        as the branch has them
     rows of the job           as the sink had them at the fork, unless the branch has written the key; deleted if it had none
@@ -65,7 +65,7 @@ from headrace.log.lease import Notify, silent
 from headrace.sinks.layout import folders_of
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NO_WRITERS, OutputFile, SparkWriters
-from headrace.sources.interval import moment_text
+from headrace.sources.interval import timestamp_text
 from headrace.storage.files import StagedFile, partition_text
 from headrace.storage.overlay import DELETED, OverlaySnapshot, own_rows, without
 from headrace.storage.refusals import doing
@@ -257,7 +257,7 @@ class Promotion:
     @property
     def is_behind(self) -> bool:
         """Return whether the job has taken in input that the branch lacks."""
-        return bool(behind(self._origin_line(), log_of(self.on_branch).lineage.line))
+        return bool(behind(self._origin_lineage(), log_of(self.on_branch).lineage.checkpoints))
 
     @property
     def uncompared_code(self) -> str | None:
@@ -270,7 +270,7 @@ class Promotion:
         With `allow_other_code`, source files and packages may differ from those of the branch's last run.
 
         Raises `ConfigError` when the job has taken in input that the branch lacks, when the job has other code, or its file other
-        settings, than the branch's last run, when the branch does not begin on the job's line, and when somebody changed the job's
+        settings, than the branch's last run, when the branch does not begin on the job's lineage, and when somebody changed the job's
         state by hand since the fork; `SinkMismatchError` when somebody else has written to a sink since the fork; `StorageError` when
         files of the fork are gone; `FencedError` while a run holds the branch, or takes it meanwhile. Nothing has changed then.
         """
@@ -288,8 +288,8 @@ class Promotion:
     def refuse_unless_safe(self, own: OpenJob) -> None:
         """Raise the errors of `promote`. Writes nothing."""
         job, name = self.job.config.job, self.branch.name
-        line, origin = self._origin_line(), self._origin
-        by_hand = next((checkpoint for checkpoint in line if self._would_lose(checkpoint)), None)
+        lineage, origin = self._origin_lineage(), self._origin
+        by_hand = next((checkpoint for checkpoint in lineage if self._would_lose(checkpoint)), None)
         if by_hand is not None:
             msg = (
                 f"branch '{name}' cannot be promoted: checkpoint {by_hand.checkpoint_id} has changed the state of job '{job}' since the "
@@ -314,7 +314,7 @@ class Promotion:
                     f"{_anew(job, name)}"
                 )
                 raise SinkMismatchError(msg)
-        if missing := behind(line, own.lineage.line):
+        if missing := behind(lineage, own.lineage.checkpoints):
             msg = (
                 f"branch '{name}' is behind: job '{job}' has taken in more input ({listed(missing)}). Nothing was changed. Let the branch take "
                 f"it in ({catch_up_call(self.job.config, self.branch)}), then promote it.{_about_topics(self.job.config)}"
@@ -330,7 +330,7 @@ class Promotion:
 
     def _refuse_new_columns(self, own: OpenJob) -> None:
         """Raise `ConfigError` if the job has added a column to a sink since the fork, and the branch has not."""
-        of_job, of_branch = (to_schemas(line.last.sink_tables) for line in (self.job, own))
+        of_job, of_branch = (to_schemas(lineage.last.sink_tables) for lineage in (self.job, own))
         for sink in sorted(of_job.keys() & of_branch.keys()):
             if added := [name for name in of_job[sink][0].names if name not in of_branch[sink][0].names]:
                 msg = (
@@ -348,7 +348,7 @@ class Promotion:
             anew = (
                 "drop the branch, fork it anew and run it"
                 if asked is None
-                else f"headrace backfill {config.job} --from {moment_text(asked.start)} --to {moment_text(asked.end)} --name {name} --renew"
+                else f"headrace backfill {config.job} --from {timestamp_text(asked.start)} --to {timestamp_text(asked.end)} --name {name} --renew"
             )
             msg = (
                 f"branch '{name}' cannot be promoted: the code of job '{config.job}' is not what the branch ran with: "
@@ -369,10 +369,10 @@ class Promotion:
     def _origin(self) -> Checkpoint:
         return self.job.checkpoint(self.branch.fork_id)
 
-    def _origin_line(self) -> list[Checkpoint]:
-        """Return the job's line after the fork. Raises `ConfigError` when the fork is not on the line."""
-        line = self.job.lineage.line
-        ids = [checkpoint.checkpoint_id for checkpoint in line]
+    def _origin_lineage(self) -> list[Checkpoint]:
+        """Return the job's lineage after the fork. Raises `ConfigError` when the fork is not on the lineage."""
+        lineage = self.job.lineage.checkpoints
+        ids = [checkpoint.checkpoint_id for checkpoint in lineage]
         if self.branch.fork_id not in ids:
             msg = (
                 f"branch '{self.branch.name}' cannot be promoted: it begins at checkpoint {self.branch.fork_id}, which job "
@@ -380,7 +380,7 @@ class Promotion:
                 f"{_anew(self.job.config.job, self.branch.name)}"
             )
             raise ConfigError(msg)
-        return line[ids.index(self.branch.fork_id) + 1 :]
+        return lineage[ids.index(self.branch.fork_id) + 1 :]
 
     def _commit(self, own: OpenJob, why: str | None) -> Checkpoint:
         job, head = self.job, own.last
@@ -434,14 +434,14 @@ class Promotion:
                 incarnation=incarnation,
                 **WITHOUT_STATE,
             )
-            for checkpoint in own.lineage.line
+            for checkpoint in own.lineage.checkpoints
             if checkpoint.has_state
         )
         return linked(moved, parent_id=self.branch.fork_id)
 
 
 def _metrics(brought: Sequence[Checkpoint], outputs: Mapping[str, Sequence[OutputFile]]) -> dict[str, int]:
-    # Not `rows_in`: the brought checkpoints have it, and sums over a line would count the rows twice.
+    # Not `rows_in`: the brought checkpoints have it, and sums over a lineage would count the rows twice.
     return {
         "checkpoints": len(brought),
         "rows_brought": sum(checkpoint.metrics.get("rows_in", 0) for checkpoint in brought),
@@ -457,7 +457,7 @@ def _anew(job: str, name: str) -> str:
 def catch_up_call(config: JobConfig, branch: Branch) -> str:
     """Return the command that lets a branch take in what its job has taken in. `config` is the job's."""
     if branch.requested is not None:
-        interval = f"--from {moment_text(branch.requested.start)} --to {moment_text(branch.requested.end)}"
+        interval = f"--from {timestamp_text(branch.requested.start)} --to {timestamp_text(branch.requested.end)}"
         return f"headrace backfill {config.job} {interval} --name {branch.name}"
     mode = "" if config.mode == "caught_up" else " --mode caught-up"
     return f"headrace run {config.job} --branch {branch.name}{mode}"
@@ -473,7 +473,7 @@ def _about_topics(config: JobConfig) -> str:
 def behind(job: Sequence[Checkpoint], branch: Sequence[Checkpoint]) -> list[str]:
     """Return the input since the fork that the job has and a branch lacks, as text: sources, an interval, requeued rows.
 
-    `job` is the job's line after the fork, `branch` the whole line of the branch.
+    `job` is the job's lineage after the fork, `branch` the whole lineage of the branch.
     """
     if not job:
         return []

@@ -1,6 +1,6 @@
 """Reconciliation: bring a job and its sinks together again after one of them was lost, or came back from a backup.
 
-Job and sinks go back to the newest checkpoint of the job's line that all of them can reach: the state tables by their versions, each
+Job and sinks go back to the newest checkpoint of the job's lineage that all of them can reach: the state tables by their versions, each
 sink by the version in its history that belongs to the checkpoint. The next run takes in the later input again.
 
     job's folder is a copy    log 0 -- 1 -- 2,       sink at 4    the sink goes back to 2; the job stays there
@@ -76,7 +76,7 @@ class ReconcilePlan:
     """Id of the reconciliation's own checkpoint."""
 
     undone: Sequence[int]
-    """Checkpoints of the job's line that the reconciliation leaves behind, oldest first."""
+    """Checkpoints of the job's lineage that the reconciliation leaves behind, oldest first."""
 
     rows_in: int
     """Number of input rows of the checkpoints left behind."""
@@ -198,7 +198,7 @@ def _plan(config: JobConfig, checkpoints: Sequence[Checkpoint], positions: Seque
     lineage = Lineage(checkpoints)
     versions = {name: history.versions(lineage) for name, history in check.histories.items()}
     target = _target(config, checkpoints, lineage, check, versions)
-    undone = [checkpoint for checkpoint in lineage.line if checkpoint.checkpoint_id > target.checkpoint_id]
+    undone = [checkpoint for checkpoint in lineage.checkpoints if checkpoint.checkpoint_id > target.checkpoint_id]
     above = Publication(
         max(position.published for position in positions),
         max((position.incarnation or 0 for position in positions), default=0),
@@ -209,8 +209,8 @@ def _plan(config: JobConfig, checkpoints: Sequence[Checkpoint], positions: Seque
         checkpoint_id=max(checkpoints[-1].checkpoint_id, above.checkpoint_id) + 1,
         undone=[checkpoint.checkpoint_id for checkpoint in undone],
         rows_in=sum(checkpoint.metrics.get("rows_in", 0) for checkpoint in undone),
-        covered_before=position_of(lineage.line),
-        covered_after=position_of(lineage.to(target).line),
+        covered_before=position_of(lineage.checkpoints),
+        covered_after=position_of(lineage.to(target).checkpoints),
         sinks={
             name: SinkRestore(_version_now(check.histories[name]), of[target.checkpoint_id])
             for name, of in versions.items()

@@ -16,7 +16,7 @@ import pyarrow as pa
 from headrace import clock, crash_points
 from headrace.api.graph import AsyncWait, SourceNode
 from headrace.api.types import input_type
-from headrace.async_io.pending_call import AsyncElement, came
+from headrace.async_io.pending_call import PendingCall, came
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, SourceError
@@ -149,7 +149,7 @@ class RefusedRows:
 
     def _check_whole(self, name: str, file: SourceFile, entries: _FileEntries, source: Source) -> None:
         """Raise `ConfigError` for a file that was taken in partly before it was refused as a whole."""
-        facts = (point.sources.get(name, NO_FACTS) for point in self._job.lineage.line)
+        facts = (point.sources.get(name, NO_FACTS) for point in self._job.lineage.checkpoints)
         taken = max((own.rows for own in facts if own.begun[:1] == (file.name,)), default=0)
         if entries.parts or entries.raw or 0 < taken < source.rows(file):
             raise ConfigError(
@@ -263,7 +263,7 @@ def _selected(
         place = refused_place(row, sources)
         if place is not None and (not files or place.file in files):
             refused.append(row)
-        # A keyed wait also has answers in quarantine whose key for the next operator is null: these are records.
+        # A keyed wait also has responses in quarantine whose key for the next operator is null: these are records.
         if not files and row["operator"] in waits and row["origin"] == "call":
             elements.append(row)
     return _Back(elements, refused)
@@ -311,7 +311,7 @@ def _waiting(job: OpenJob, wait: AsyncWait, rows: Sequence[QuarantinedRow]) -> p
     elements = []
     for row in rows:
         try:
-            element = AsyncElement(came(row["raw"], input_type(wait.function)))
+            element = PendingCall(came(row["raw"], input_type(wait.function)))
         except msgspec.MsgspecError as error:
             msg = (
                 f"what is in quarantine at {row['position']} does not fit {input_type(wait.function).__name__}: {error}"
@@ -323,7 +323,7 @@ def _waiting(job: OpenJob, wait: AsyncWait, rows: Sequence[QuarantinedRow]) -> p
     return changelog.requests(*waiting_element_rows(elements, [], job.next_id))
 
 
-def _key(wait: AsyncWait, element: AsyncElement) -> bytes | None:
+def _key(wait: AsyncWait, element: PendingCall) -> bytes | None:
     """Return the element's key by the present code of a keyed-ordered wait. It may differ from the key when the element failed."""
     return None if wait.key is None else encode(key_reader(wait.key)(element.emitted.record))
 

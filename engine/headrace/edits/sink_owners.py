@@ -159,7 +159,7 @@ def _claim(config: JobConfig, sink: str, job: OpenJob, *, is_empty: bool = False
 
 
 def _commit(job: OpenJob, sink: DeltaTableSink, commit: Callable[[], None]) -> None:
-    """Commit a change of the owner. Raises `StorageError` when another program writes to the table at the same moment."""
+    """Commit a change of the owner. Raises `StorageError` when another program writes to the table at the same time."""
     job.confirm_lease()
     try:
         commit()

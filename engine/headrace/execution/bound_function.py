@@ -94,7 +94,7 @@ def store_for(
     operator: str,
     backend: StateBackend,
     task: StateTask,
-    lives: EntryLifetimes = NO_HISTORY,
+    lifetimes: EntryLifetimes = NO_HISTORY,
     *,
     blocking: bool,
 ) -> StateStore:
@@ -103,7 +103,7 @@ def store_for(
     if blocking and kind is ValueStore:
         kind = BlockingValueStore
     declaration: Any = declared
-    return kind(declaration, operator, backend, task, lives, blocking=blocking)
+    return kind(declaration, operator, backend, task, lifetimes, blocking=blocking)
 
 
 class BoundFunction:
@@ -119,7 +119,7 @@ class BoundFunction:
         backend: StateBackend,
         controller: AsyncExecutionController,
         broadcast: BroadcastInput,
-        lives: EntryLifetimes,
+        lifetimes: EntryLifetimes,
         *,
         options: AsyncStateOptions,
     ) -> None:
@@ -138,7 +138,7 @@ class BoundFunction:
             if isinstance(state, BroadcastState):
                 broadcast.bind(name, state)
                 continue
-            store = store_for(state, operator.name, backend, controller, lives, blocking=self.is_plain)
+            store = store_for(state, operator.name, backend, controller, lifetimes, blocking=self.is_plain)
             store.waits, store.cache_limit = options.enabled, options.cache_entries
             self.stores.append(store)
             setattr(function, name, store.handle)

@@ -1,4 +1,4 @@
-"""Broadcast input of one task, and the moments at which it may be written.
+"""Broadcast input of one task, and the timestamps at which it may be written.
 
 Every task processes all broadcast records, each after all records before it are finished:
 
@@ -28,7 +28,7 @@ from headrace.state.backend import EntryChange
 from headrace.state.broadcast import BROADCAST_KEY, BroadcastRow, BroadcastStore
 
 
-class BroadcastMoment:
+class BroadcastAccess:
     """A broadcast record at its place in arrival order.
 
     Everything that needs a key, or that every task would emit, raises `RuntimeError`. Keyed state reads `key_json`
@@ -117,7 +117,7 @@ class BroadcastInput:
         """Return whether this task holds an element that was not processed; one task holds the broadcast records of all."""
         return self._owns or not is_broadcast(element)
 
-    def take(self, element: Element, moment: BroadcastMoment) -> None:
+    def take(self, element: Element, access: BroadcastAccess) -> None:
         """Apply a record to broadcast state. All records before it must be finished.
 
         Raises `UserFunctionError` with operator, method, record and traceback when the function fails.
@@ -125,9 +125,9 @@ class BroadcastInput:
         self._to_come -= 1
         function: Any = self._operator.function
         for store in self.stores:
-            store.writable_at = moment.timestamp
+            store.writable_at = access.timestamp
         try:
-            function.process_broadcast(element.record, moment)
+            function.process_broadcast(element.record, access)
         except BaseException as error:
             if isinstance(error, HeadraceError) or is_interrupt(error):
                 raise

@@ -103,6 +103,6 @@ def answer(backend: StateBackend, batch: Sequence[AsyncRequest]) -> None:
 
 def executor_for(backend: StateBackend, options: AsyncStateOptions) -> AsyncExecutor:
     """Return the executor for a backend and the options."""
-    if backend.answers_at_once or not options.enabled:
+    if backend.is_in_memory or not options.enabled:
         return InlineStateExecutor(backend)
     return ThreadedStateExecutor(backend, options.io_parallelism)

@@ -29,7 +29,7 @@ from headrace.api.graph import Process
 from headrace.api.records import RowKind
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.execution.bound_function import BoundFunction, hint_at, on_timer_of, ttls_of
-from headrace.execution.broadcast import BroadcastInput, BroadcastMoment, is_broadcast
+from headrace.execution.broadcast import BroadcastAccess, BroadcastInput, is_broadcast
 from headrace.execution.bundles import WaitingBundle, WaitingBundles
 from headrace.execution.controller import AsyncExecutionController
 from headrace.execution.drain import PROCESS, BufferedRequest, Held, chunked, merged, split
@@ -69,7 +69,7 @@ class KeyedProcess:
     `records` are the record types of its inputs. `watermark` is the last one before the slice and `last_watermark` the
     last one that `run` will get (ms), None without any. `processing_time` is that of the micro-batch; if None, it is read
     from the clock, and timers of processing time do not fire by themselves. `stage` is the operator's place among the pipeline's keyed ones,
-    `lives` the job's data on TTL, `timers_fired` the times up to which the operator's timers have fired, by clock.
+    `lifetimes` the job's data on TTL, `timers_fired` the times up to which the operator's timers have fired, by clock.
     `executor` answers state requests; by default it is the one for the backend and `options`. `owns_broadcast` says
     that this task, of all tasks, reports what is the same in all of them: changes of broadcast state, and held
     broadcast records.
@@ -85,7 +85,7 @@ class KeyedProcess:
         last_watermark: int | None,
         processing_time: ProcessingTime | None = None,
         stage: int = 0,
-        lives: EntryLifetimes | None = None,
+        lifetimes: EntryLifetimes | None = None,
         timers_fired: Mapping[str, int] | None = None,
         options: AsyncStateOptions | None = None,
         executor: AsyncExecutor | None = None,
@@ -115,7 +115,7 @@ class KeyedProcess:
         self.controller = AsyncExecutionController(self, executor or executor_for(backend, options), options)
         self.broadcast = BroadcastInput(operator, owns=owns_broadcast)
         self._function = BoundFunction(
-            operator, backend, self.controller, self.broadcast, lives or EntryLifetimes(), options=options
+            operator, backend, self.controller, self.broadcast, lifetimes or EntryLifetimes(), options=options
         )
         self._is_plain, self._inputs = self._function.is_plain, self._function.inputs
         in_record_order = options.order_with_same_key is KeyOrder.RECORD_ORDERED
@@ -519,9 +519,9 @@ class KeyedProcess:
         It does not belong to this task alone, so `metrics` does not count it.
         """
         self.controller.drain()
-        moment = BroadcastMoment(element, self._watermark, self.timers.processing_time)
-        self.controller.context = moment
-        self.broadcast.take(element, moment)
+        access = BroadcastAccess(element, self._watermark, self.timers.processing_time)
+        self.controller.context = access
+        self.broadcast.take(element, access)
 
     def advance(
         self, watermark: Watermark, passed: Callable[[], None] | None = None, *, fired_by: int | None = None

@@ -123,11 +123,11 @@ def check_reason(reason: object) -> None:
 
 def _storable(timestamp: int, what: str) -> int:
     """Return a time (ms) as a whole number. Raises `TypeError` for anything else, `ValueError` if it cannot be stored."""
-    moment = operators.index(timestamp)  # refuses a float, which could be compared but not stored
-    if not -LATEST_TIMER <= moment <= LATEST_TIMER:
-        msg = f"{what} must lie within {LATEST_TIMER} ms of 1970, not at {moment}"
+    timestamp = operators.index(timestamp)  # refuses a float, which could be compared but not stored
+    if not -LATEST_TIMER <= timestamp <= LATEST_TIMER:
+        msg = f"{what} must lie within {LATEST_TIMER} ms of 1970, not at {timestamp}"
         raise ValueError(msg)
-    return moment
+    return timestamp
 
 
 _order_of = operators.itemgetter(0)
@@ -298,9 +298,9 @@ class ProcessContext(RecordContext):
             heapq.heappush(self.overdue, (turn(timer), timer))
 
     def _timer(self, timestamp: int, domain: str, namespace: str) -> Timer:
-        moment = _storable(timestamp, "a timer's time")
+        timestamp = _storable(timestamp, "a timer's time")
         check_namespace(namespace)
-        return _make_timer((moment, self.key_json, domain, namespace))
+        return _make_timer((timestamp, self.key_json, domain, namespace))
 
 
 class BundleContext(ProcessContext):

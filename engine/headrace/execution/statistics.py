@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ControllerStatistics:
-    """State of a controller at one moment."""
+    """State of a controller at one time."""
 
     in_flight: int
     """Accepted records and timers that are not finished."""
@@ -35,7 +35,7 @@ class ControllerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class KeyedProcessStatistics:
-    """State of a keyed process in one task at one moment, part by part."""
+    """State of a keyed process in one task at one time, part by part."""
 
     controller: ControllerStatistics
     states: Mapping[str, StoreStatistics]

@@ -1,7 +1,7 @@
 """Determinism of filters, event times and keys: tried on a sample in two processes, with other seeds of `hash` and dates a day apart.
 
 `headrace check` does this, and a run does not: two fresh processes cost a second. A pipeline whose keys are fields, and that has no
-steps, costs nothing. The code of keyed operators, and what comes behind them, is not tried.
+transforms, costs nothing. The code of keyed operators, and what comes behind them, is not tried.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace import clock
-from headrace.api.graph import AssignEventTime, AsyncWait, DropUpdateBefore, Filter, KeyBy, StatelessStep
+from headrace.api.graph import AssignEventTime, AsyncWait, DropUpdateBefore, Filter, KeyBy, StatelessTransform
 from headrace.config import FileOptions, JobConfig, PipelineCode
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.execution.element import Emitted, shown_record
@@ -39,7 +39,7 @@ _LARGEST_FILE: Final = 32 << 20
 _PATIENCE: Final = 60.0
 """Seconds that the processes may take."""
 _DAY: Final = 86_400
-_WORD_OF: Final = {"key": "key", "filter": "verdict", "event time": "event time", "step": "result"}
+_WORD_OF: Final = {"key": "key", "filter": "verdict", "event time": "event time", "transform": "result"}
 
 DETERMINES_ROWS: Final = ("key", "filter", "event time")
 """Kinds of functions whose results decide where a row goes."""
@@ -99,7 +99,7 @@ def differences(config: JobConfig, plan: Plan) -> list[Difference]:
 def _compared(one: Sequence[Results], other: Sequence[Results]) -> Iterator[Difference]:
     for left, right in zip(one, other, strict=False):
         if (left.kind, left.name) != (right.kind, right.name):
-            return  # a step has failed in one of the processes: a run says more
+            return  # a transform has failed in one of the processes: a run says more
         for place, (result, record) in left.by_place.items():
             second, _ = right.by_place.get(place, (result, record))
             if second != result:
@@ -108,10 +108,10 @@ def _compared(one: Sequence[Results], other: Sequence[Results]) -> Iterator[Diff
 
 
 def _has_functions(flow: Flow) -> bool:
-    """Return whether a flow has steps, or keys that a function makes."""
+    """Return whether a flow has transforms, or keys that a function makes."""
     ends = [use.to for use in flow.uses]
     return any(
-        (isinstance(to, Through) and not isinstance(to.step, DropUpdateBefore | AsyncWait))
+        (isinstance(to, Through) and not isinstance(to.transform, DropUpdateBefore | AsyncWait))
         or (isinstance(to, ToStage) and to.key is not None and to.key.function is not None)
         or (isinstance(to, Through) and _has_functions(to.flow))
         for to in ends
@@ -153,10 +153,10 @@ def _results(process: subprocess.Popen[bytes]) -> list[Results]:
     except subprocess.TimeoutExpired as error:
         process.kill()
         process.communicate()
-        msg = f"the steps of the pipeline took more than {_PATIENCE:g} s for {_ROWS} rows"
+        msg = f"the transforms of the pipeline took more than {_PATIENCE:g} s for {_ROWS} rows"
         raise HeadraceError(msg) from error
     if process.returncode:
-        msg = f"the process that tries the pipeline's steps ended with {process.returncode}: {errors.decode(errors='replace')[-500:]}"
+        msg = f"the process that tries the pipeline's transforms ended with {process.returncode}: {errors.decode(errors='replace')[-500:]}"
         raise HeadraceError(msg)
     return msgspec.json.decode(shown, type=list[Results])
 
@@ -172,20 +172,20 @@ def main() -> None:
 
 
 def tried(sample: Sample) -> list[Results]:
-    """Return what the functions of a pipeline give for a sample. A step that fails ends its branch."""
+    """Return what the functions of a pipeline give for a sample. A transform that fails ends its branch."""
     results: list[Results] = []
     for stage in plan_of(sample.code).source_stages:
         if stage.source.name in sample.files:
             uri, options = sample.files[stage.source.name]
             node = stage.source.stored
             rows = read_file(Storage(uri), node, options)
-            faults = {row: fault for row, fault in rows.faults.items() if row < _ROWS}
+            problems = {row: problem for row, problem in rows.problems.items() if row < _ROWS}
             check = RowCheck(node)
-            checked = check.check(rows.table.slice(0, _ROWS), faults)
+            checked = check.check(rows.table.slice(0, _ROWS), problems)
             places = order_column(pa.array(range(len(checked.columns)), pa.int64()))
             taken = ColumnarRows(node.record, places, check.times(checked.columns), checked.kinds, checked.columns)
             good = taken.filter(checked.columns.is_valid()) if checked.columns.null_count else taken
-            if stage.source.step is None:
+            if stage.source.transform is None:
                 _walk(stage.flow, good.emitted(), results)
     return results
 
@@ -196,9 +196,9 @@ def _walk(flow: Flow, emitted: Sequence[Emitted], results: list[Results]) -> Non
         try:
             if isinstance(to, ToStage) and to.key is not None and to.key.function is not None:
                 results.append(_keys(to.key, to.stage, emitted))
-            elif isinstance(to, Through) and not isinstance(to.step, AsyncWait):
-                given = list(applied(to.step, emitted))
-                results.append(_of_step(to.step, emitted, given))
+            elif isinstance(to, Through) and not isinstance(to.transform, AsyncWait):
+                given = list(applied(to.transform, emitted))
+                results.append(_of_transform(to.transform, emitted, given))
                 _walk(to.flow, given, results)
         except UserFunctionError:
             continue  # a run says more
@@ -212,13 +212,17 @@ def _keys(key: KeyBy, stage: str, emitted: Sequence[Emitted]) -> Results:
     )
 
 
-def _of_step(step: StatelessStep, emitted: Sequence[Emitted], given: Sequence[Emitted]) -> Results:
-    if isinstance(step, Filter):
+def _of_transform(transform: StatelessTransform, emitted: Sequence[Emitted], given: Sequence[Emitted]) -> Results:
+    if isinstance(transform, Filter):
         kept = {row.order for row in given}
-        return Results("filter", step.name, {row.order.hex(): (str(row.order in kept), _shown(row)) for row in emitted})
-    if isinstance(step, AssignEventTime):
-        return Results("event time", step.name, {row.order.hex(): (str(row.timestamp), _shown(row)) for row in given})
-    return Results("step", step.name, {row.order.hex(): (_text(row.record), _shown(row)) for row in given})
+        return Results(
+            "filter", transform.name, {row.order.hex(): (str(row.order in kept), _shown(row)) for row in emitted}
+        )
+    if isinstance(transform, AssignEventTime):
+        return Results(
+            "event time", transform.name, {row.order.hex(): (str(row.timestamp), _shown(row)) for row in given}
+        )
+    return Results("transform", transform.name, {row.order.hex(): (_text(row.record), _shown(row)) for row in given})
 
 
 def _shown(row: Emitted) -> str:

@@ -35,8 +35,8 @@ def only_on_spark(config: JobConfig, plan: Plan) -> Iterator[str]:
     for source in plan.sources:
         if (what := config.sources[source.name].kind.only_on_spark) is not None:
             yield f"source '{source.name}' {what}"
-        if source.step is not None:
-            yield f"source '{source.name}' has a step of Spark, .spark() or .sql(): write it as map, filter or flat_map"
+        if source.transform is not None:
+            yield f"source '{source.name}' has a transform of Spark, .spark() or .sql(): write it as map, filter or flat_map"
     for name, sink in config.sinks.items():
         if sink.kind.only_on_spark is not None:
             yield f"sink '{name}' {sink.kind.only_on_spark}"

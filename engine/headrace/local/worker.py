@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import BinaryIO
 
 from headrace.errors import EngineBug, HeadraceError
-from headrace.local.workers import KeyedWork, Work, decode_work, encode_answer, read_frame, write_frame
+from headrace.local.workers import KeyedWork, Work, decode_work, encode_reply, read_frame, write_frame
 from headrace.run.messages import TaskReport
 from headrace.run.tasks import of_task, run_reading_task, run_source_task, without_collector
 from headrace.storage.pandas import without_pandas
@@ -33,11 +33,11 @@ def main() -> None:
     def receive() -> None:
         while (frame := read_frame(requests)) is not None:
             received.put(frame)
-        os._exit(0)  # ending at any moment is safe: only the run commits, and it is gone
+        os._exit(0)  # ending at any time is safe: only the run commits, and it is gone
 
     threading.Thread(target=receive, daemon=True, name="headrace-requests").start()
     while True:
-        write_frame(answers, encode_answer(answered(decode_work(received.get()))))
+        write_frame(answers, encode_reply(answered(decode_work(received.get()))))
 
 
 def answered(work: Work) -> TaskReport:

@@ -48,8 +48,8 @@ Work = SourceWork | KeyedWork
 
 encode_work = msgspec.json.encode
 decode_work = msgspec.json.Decoder(SourceWork | KeyedWork).decode
-encode_answer = msgspec.json.encode
-decode_answer = msgspec.json.Decoder(TaskReport).decode
+encode_reply = msgspec.json.encode
+decode_reply = msgspec.json.Decoder(TaskReport).decode
 
 
 def write_frame(stream: BinaryIO, content: bytes) -> None:
@@ -171,7 +171,7 @@ class _Worker:
     def report(self) -> TaskReport | None:
         """Wait for the report on the last work; None if the process died."""
         frame = read_frame(self.answers)
-        return None if frame is None else decode_answer(frame)
+        return None if frame is None else decode_reply(frame)
 
     def end(self) -> int:
         """End the process; return its exit code."""

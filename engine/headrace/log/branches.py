@@ -48,13 +48,13 @@ from headrace.tables.view import in_milliseconds
 
 
 def copy_begun_files(checkpoint: Checkpoint, source_line: JobConfig, target_line: JobConfig) -> None:
-    """Copy the landed files that a checkpoint has begun, or requeued rows of, from one line's folders to the other's.
+    """Copy the landed files that a checkpoint has begun, or requeued rows of, from one lineage's folders to the other's.
 
     Called after the fork of a branch is listed, and after a promotion is committed, until it succeeds. Replaces files of the target.
     Raises `StorageError` where a file cannot be copied.
     """
     for source, facts in checkpoint.sources.items():
-        origin, target = (landed_folder(JobFolder.of(line), source) for line in (source_line, target_line))
+        origin, target = (landed_folder(JobFolder.of(lineage), source) for lineage in (source_line, target_line))
         names = {*facts.begun, *(rows.file for rows in facts.requeued)}
         _copy(sorted(landed_file(name) for name in names if stored_name(name) != name), origin, target)
 
@@ -67,7 +67,7 @@ def copy_messages(checkpoint: Checkpoint, branch: JobConfig, job: JobConfig) -> 
     """
     for source, facts in checkpoint.sources.items():
         if facts.partitions:
-            origin, target = (landed_folder(JobFolder.of(line), source) for line in (branch, job))
+            origin, target = (landed_folder(JobFolder.of(lineage), source) for lineage in (branch, job))
             of_branch, of_job = ({file.name for file in list_landed(folder)} for folder in (origin, target))
             _copy(sorted(of_branch - of_job), origin, target)
 

@@ -6,8 +6,7 @@ A cause says why a checkpoint was made, as data that later commands read. Notes 
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -21,6 +20,8 @@ from headrace.log.facts import (
     JobWork,
     OperatorFacts,
     Requeued,
+    RowTimes,
+    WatermarkStep,
     history_of,
     renamed,
     without_copies,
@@ -71,10 +72,12 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     streams that are used more than once: with the ranks of operators, they order records. `pauses` are those long enough to prolong
     lifetimes of entries. `declared` is what the code of the last micro-batch declares. `incarnation` is unique to this incarnation of
     the job: one folder from its first checkpoint on. A job that was started anew, here or elsewhere, gets another number.
+    `metrics` counts what the micro-batch, or the edit, did; `seconds` is how long its phases took. `services` has what async operators
+    measured, `row_times` counts of late rows and doubtful times by operator or source, `watermark_steps` the steps that timers may wait for.
     `erased` has ranges of ids, both ends included. An erasure lists the checkpoints whose versions have rows that it
     erased; a vacuum lists those whose files it deletes for that reason. `note` says who did it and why (restores,
     savepoints, migrations), for people; what later commands have to know is in `cause`. `processing_time` is when a micro-batch
-    began, by the clock of its line: its operators saw this processing time. On a branch, `follows` names the job's checkpoint whose
+    began, by the clock of its lineage: its operators saw this processing time. On a branch, `follows` names the job's checkpoint whose
     input and time it took, and `ended_at` is when it ended by that clock (null: at `committed_at`).
     """
 
@@ -99,7 +102,11 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     pauses: tuple[Gap, ...] = ()
     declared: Declarations = NO_DECLARATIONS
     outputs: dict[str, list[OutputFile]] = {}
-    metrics: dict[str, Any] = {}
+    metrics: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    services: dict[str, ServiceMetrics] = {}
+    row_times: dict[str, RowTimes] = {}
+    watermark_steps: tuple[WatermarkStep, ...] = ()
     note: str | None = None
     cause: Cause | None = None
     restored_from: int | None = None
@@ -110,13 +117,13 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     format_version: int = FORMAT_VERSION
 
     @property
-    def line_time(self) -> int:
-        """Return when the checkpoint was made, by the clock of its line (ms). A branch that follows its job uses the job's clock."""
+    def lineage_time(self) -> int:
+        """Return when the checkpoint was made, by the clock of its lineage (ms). A branch that follows its job uses the job's clock."""
         return max(self.committed_at if self.ended_at is None else self.ended_at, self.processing_time or 0)
 
     @property
     def has_state(self) -> bool:
-        """Return whether the checkpoint's state is in this line's tables.
+        """Return whether the checkpoint's state is in this lineage's tables.
 
         State before a branch's fork is in the job's tables; state of checkpoints that a promotion brought is not stored.
         """
@@ -251,25 +258,12 @@ class Lease(msgspec.Struct, frozen=True):
         return max(0, min(self.expires_at - now, self.expires_at - self.claimed_at))
 
 
-def metrics_of(counted: Mapping[str, int], durations: Mapping[str, float]) -> dict[str, Any]:
-    """Return the metrics of a checkpoint: counts, and seconds by phase, rounded to milliseconds."""
-    return {**dict(sorted(counted.items())), "seconds": {k: round(v, 3) for k, v in durations.items()}}
-
-
-_KEY = "services"
-
-
-def services_entry(services: Mapping[str, ServiceMetrics]) -> dict[str, Any]:
-    """Return the entry of services in the metrics of a checkpoint, by operator; empty if no service was called."""
-    return {_KEY: {name: metrics.shown() for name, metrics in services.items()}} if services else {}
-
-
-def open_breakers(line: Sequence[Checkpoint]) -> dict[str, int]:
+def open_breakers(lineage: Sequence[Checkpoint]) -> dict[str, int]:
     """Return when each open breaker lets its next probe through (ms), by operator.
 
     Skips checkpoints without metrics of the operator: compactions, requeues, and micro-batches in which it had nothing to do.
     """
-    last: dict[str, dict[str, Any]] = {}
-    for checkpoint in reversed(line):
-        last = {**checkpoint.metrics.get(_KEY, {}), **last}
-    return {name: metrics["open_until"] for name, metrics in last.items() if metrics.get("open_until")}
+    last: dict[str, ServiceMetrics] = {}
+    for checkpoint in reversed(lineage):
+        last = {**checkpoint.services, **last}
+    return {name: metrics.open_until for name, metrics in last.items() if metrics.open_until}

@@ -6,7 +6,7 @@ Facts of sources are in `sources.position`, timelines in `records.watermarks`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -46,6 +46,48 @@ class JobWork(msgspec.Struct, frozen=True, omit_defaults=True):
     def with_pending(self, pending: int, due: int | None) -> JobWork:
         """Return the work with another number of elements that wait; the next call is due at `due` (ms) if any waits."""
         return JobWork(self.held, max(0, pending), due if pending > 0 else None)
+
+
+class RowTimes(msgspec.Struct, frozen=True):
+    """Counts of rows of one operator or source. Rows that were `dropped`, or went `to_side_output`, are rows `behind` as well."""
+
+    behind: int = 0
+    """Rows that arrived at or behind the watermark. The operator may have processed them all the same."""
+    dropped: int = 0
+    """Rows that came too late for the operator, and that no side output takes: they are lost."""
+    to_side_output: int = 0
+    """Rows that came too late for the operator, and went to its side output."""
+    ahead: int = 0
+    """Rows too far ahead of the micro-batch (`max_ahead`): they are in the quarantine."""
+    doubtful: int = 0
+    """Numbers for times that look like seconds since 1970, or like the digits of a day; they were read as milliseconds."""
+
+    def __add__(self, other: RowTimes) -> RowTimes:
+        """Return the sums of both counts."""
+        return RowTimes(
+            self.behind + other.behind,
+            self.dropped + other.dropped,
+            self.to_side_output + other.to_side_output,
+            self.ahead + other.ahead,
+            self.doubtful + other.doubtful,
+        )
+
+
+NO_ROW_TIMES: Final = RowTimes()
+
+
+class WatermarkStep(msgspec.Struct, frozen=True):
+    """Next step of the watermark of sources that meet, or of one source."""
+
+    sources: tuple[str, ...]
+    rows_missing: int
+    """Rows until the open bucket is full."""
+    bucket: int
+    """Rows of a bucket (`watermark.bucket`)."""
+    time: int
+    """Watermark after the step, if no later row comes (ms)."""
+    operators: tuple[str, ...]
+    """Operators that get the watermark."""
 
 
 class OperatorFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headrace.errors import IntervalError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.lineage import Lineage
-from headrace.sources.interval import Interval, moment_text
+from headrace.sources.interval import Interval, timestamp_text
 from headrace.sources.position import NO_FACTS
 from headrace.sources.source import TakenIn
 
@@ -21,28 +21,28 @@ class IntervalPlace:
 
 
 def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> IntervalPlace:
-    """Find where `wanted` belongs in the line of checkpoints that leads to the last one.
+    """Find where `wanted` belongs in the lineage that leads to the last one.
 
-    Either the interval continues that line; or it begins earlier: then `restore_to` is the last checkpoint at or before its start.
+    Either the interval continues that lineage; or it begins earlier: then `restore_to` is the last checkpoint at or before its start.
 
         committed    |--- 1 ---|--- 2 ---|--- 3 ---|
         wanted                      |-4-|               restore 1
 
     Raises `IntervalError` when `wanted` would leave a gap after the last checkpoint.
     """
-    trail = Lineage(checkpoints).line
-    position = position_of(trail)
+    lineage = Lineage(checkpoints).checkpoints
+    position = position_of(lineage)
     stands_at = _beginning(checkpoints) if position is None else position
     if stands_at is None or wanted.start == stands_at:
         return IntervalPlace()
     if wanted.start > stands_at:
         msg = (
-            f"interval {wanted} would leave a gap: the job has taken in everything up to {moment_text(stands_at)}"
-            f"{_restored_by_hand(trail)}. Nothing was taken in. Run the interval that starts there first (--interval-start "
-            f"{moment_text(stands_at)})."
+            f"interval {wanted} would leave a gap: the job has taken in everything up to {timestamp_text(stands_at)}"
+            f"{_restored_by_hand(lineage)}. Nothing was taken in. Run the interval that starts there first (--interval-start "
+            f"{timestamp_text(stands_at)})."
         )
         raise IntervalError(msg)
-    covered = [checkpoint for checkpoint in trail if checkpoint.interval_end is not None]
+    covered = [checkpoint for checkpoint in lineage if checkpoint.interval_end is not None]
     if not covered:
         return IntervalPlace()
     # Checkpoints that a promotion brought have no state to restore: use the fork of that branch, or a checkpoint before it.
@@ -56,11 +56,11 @@ def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> IntervalPla
     return IntervalPlace(next(checkpoint for checkpoint in covered if checkpoint.kind is Kind.BATCH).parent_id)
 
 
-def intervals_of(trail: Iterable[Checkpoint]) -> list[tuple[Interval, Checkpoint]]:
-    """Return the intervals that micro-batches of a line took in, each without the parts of earlier ones."""
+def intervals_of(lineage: Iterable[Checkpoint]) -> list[tuple[Interval, Checkpoint]]:
+    """Return the intervals that micro-batches of a lineage took in, each without the parts of earlier ones."""
     intervals: list[tuple[Interval, Checkpoint]] = []
     reached: int | None = None
-    for checkpoint in trail:
+    for checkpoint in lineage:
         interval = interval_of(checkpoint)
         if interval is None or (reached is not None and interval.end <= reached):
             continue
@@ -75,28 +75,28 @@ def interval_of(checkpoint: Checkpoint) -> Interval | None:
     return checkpoint.interval if checkpoint.kind is Kind.BATCH else None
 
 
-def taken_in(trail: Sequence[Checkpoint], source: str) -> TakenIn:
-    """Return the files of a source that the checkpoints of a line took in together."""
-    recorded = [checkpoint.sources[source].taken for checkpoint in trail if source in checkpoint.sources]
+def taken_in(lineage: Sequence[Checkpoint], source: str) -> TakenIn:
+    """Return the files of a source that the checkpoints of a lineage took in together."""
+    recorded = [checkpoint.sources[source].taken for checkpoint in lineage if source in checkpoint.sources]
     names = frozenset(file.name for files in recorded for file in files) if recorded else None
-    intervals = tuple(interval for interval, _ in intervals_of(trail))
-    return TakenIn(names, intervals, tuple(_last_files(trail, source)))
+    intervals = tuple(interval for interval, _ in intervals_of(lineage))
+    return TakenIn(names, intervals, tuple(_last_files(lineage, source)))
 
 
-def _last_files(trail: Sequence[Checkpoint], source: str) -> Iterator[tuple[int, str]]:
-    for checkpoint in trail:
+def _last_files(lineage: Sequence[Checkpoint], source: str) -> Iterator[tuple[int, str]]:
+    for checkpoint in lineage:
         if checkpoint.has_state:
             yield checkpoint.checkpoint_id, checkpoint.sources.get(source, NO_FACTS).last
 
 
-def position_of(trail: Sequence[Checkpoint]) -> int | None:
-    """Return the end of the input that a line has taken in without gaps (ms); None without intervals."""
-    return next((c.interval_end for c in reversed(trail) if c.interval_end is not None), None)
+def position_of(lineage: Sequence[Checkpoint]) -> int | None:
+    """Return the end of the input that a lineage has taken in without gaps (ms); None without intervals."""
+    return next((c.interval_end for c in reversed(lineage) if c.interval_end is not None), None)
 
 
-def _restored_by_hand(trail: Sequence[Checkpoint]) -> str:
+def _restored_by_hand(lineage: Sequence[Checkpoint]) -> str:
     """Return a clause on the restore after which no micro-batch ran yet; empty if there is none."""
-    for checkpoint in reversed(trail):
+    for checkpoint in reversed(lineage):
         if checkpoint.kind is Kind.RESTORE:
             return f" (checkpoint {checkpoint.checkpoint_id} restored it to checkpoint {checkpoint.restored_from})"
         if checkpoint.kind is Kind.BATCH:

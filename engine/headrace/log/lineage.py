@@ -1,10 +1,10 @@
 """Lineage: the checkpoints that led to a head, without those that restores left behind.
 
     checkpoints    0 -- 1 -- 2 -- 3 -- 4 (restore to 1) -- 5
-    line of 5      0 -- 1 -- 4 -- 5
+    lineage of 5      0 -- 1 -- 4 -- 5
 
-Ids only grow, so a line is sorted by id; a restore may skip ids. Checkpoints that a restore left behind stay in the
-log, and have separate lines.
+Ids only grow, so a lineage is sorted by id; a restore may skip ids. Checkpoints that a restore left behind stay in the
+log, and have separate lineages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.log.checkpoint import Checkpoint, Kind
 
 
 class Lineage:
-    """Line of checkpoints that leads to a head, by default the last checkpoint. Empty for a job without checkpoints."""
+    """Lineage that leads to a head, by default the last checkpoint. Empty for a job without checkpoints."""
 
     def __init__(self, checkpoints: Sequence[Checkpoint], head: int | None = None) -> None:
         """Follow parents from the checkpoint with id `head`. `checkpoints` has all of the job, oldest first."""
@@ -27,12 +27,12 @@ class Lineage:
         self.head = last if head is None else self._by_id[head]
 
     @cached_property
-    def line(self) -> list[Checkpoint]:
-        """Return the checkpoints of the line, oldest first."""
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return the checkpoints of the lineage, oldest first."""
         return list(self.newest_first())[::-1]
 
     def newest_first(self) -> Iterator[Checkpoint]:
-        """Yield the line from the head back to its beginning."""
+        """Yield the lineage from the head back to its beginning."""
         checkpoint = self.head
         while checkpoint is not None:
             yield checkpoint
@@ -44,11 +44,11 @@ class Lineage:
         return None if before is None else self._by_id.get(before)
 
     def get(self, checkpoint_id: int) -> Checkpoint | None:
-        """Return the job's checkpoint with an id, on this line or not; None if there is none."""
+        """Return the job's checkpoint with an id, on this lineage or not; None if there is none."""
         return self._by_id.get(checkpoint_id)
 
     def behind(self, checkpoint_id: int) -> Iterator[Checkpoint]:
-        """Yield the job's checkpoints with higher ids, on this line or not, oldest first."""
+        """Yield the job's checkpoints with higher ids, on this lineage or not, oldest first."""
         return iter(
             self._checkpoints[
                 bisect_right(self._checkpoints, checkpoint_id, key=lambda checkpoint: checkpoint.checkpoint_id) :
@@ -81,33 +81,35 @@ class Lineage:
         return checkpoint.kind is Kind.RESTORE and parent is not None and parent.incarnation != checkpoint.incarnation
 
     def to(self, checkpoint: Checkpoint) -> Lineage:
-        """Return the line that leads to another checkpoint."""
+        """Return the lineage that leads to another checkpoint."""
         return Lineage(self._checkpoints, checkpoint.checkpoint_id)
 
     def last_of(self, kind: Kind) -> Checkpoint | None:
         """Return the latest checkpoint of a kind."""
         return next((checkpoint for checkpoint in self.newest_first() if checkpoint.kind is kind), None)
 
-    def as_of(self, moment: int) -> Checkpoint | None:
-        """Return the latest checkpoint that was committed at or before a moment (ms)."""
-        return next((checkpoint for checkpoint in self.newest_first() if checkpoint.committed_at <= moment), None)
+    def as_of(self, timestamp: int) -> Checkpoint | None:
+        """Return the latest checkpoint that was committed at or before a timestamp (ms)."""
+        return next((checkpoint for checkpoint in self.newest_first() if checkpoint.committed_at <= timestamp), None)
 
     @property
     def with_watermarks(self) -> list[tuple[Checkpoint, int]]:
-        """Return the checkpoints of the line that have a watermark, with it (ms), oldest first."""
-        return [(checkpoint, checkpoint.watermark) for checkpoint in self.line if checkpoint.watermark is not None]
+        """Return the checkpoints of the lineage that have a watermark, with it (ms), oldest first."""
+        return [
+            (checkpoint, checkpoint.watermark) for checkpoint in self.checkpoints if checkpoint.watermark is not None
+        ]
 
     def last_micro_batch(self) -> int | None:
-        """Return when the last micro-batch of the line ended (ms), by the clock of the line; None before the first.
+        """Return when the last micro-batch of the lineage ended (ms), by the clock of the lineage; None before the first.
 
         Compactions and savepoints do not count. After a restore, this is the micro-batch of the restored checkpoint: for the
         state, the time since then did not happen.
         """
         batch = self.last_of(Kind.BATCH)
-        return None if batch is None else batch.line_time
+        return None if batch is None else batch.lineage_time
 
     def was_published(self, checkpoint: Checkpoint, published: Collection[int]) -> bool:
-        """Return whether a sink with the checkpoints `published` has this one, too, or a later one of this line.
+        """Return whether a sink with the checkpoints `published` has this one, too, or a later one of this lineage.
 
         In the second case the sink's log no longer has the commit of this one.
         """
@@ -116,5 +118,5 @@ class Lineage:
         later = min((number for number in published if number > checkpoint.checkpoint_id), default=None)
         if later is None or later not in self._by_id:
             return False
-        line = self.to(self._by_id[later]).newest_first()
-        return any(before.checkpoint_id == checkpoint.checkpoint_id for before in line)
+        lineage = self.to(self._by_id[later]).newest_first()
+        return any(before.checkpoint_id == checkpoint.checkpoint_id for before in lineage)

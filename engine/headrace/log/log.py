@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from headrace import clock
-from headrace.config import JobConfig, parse_moment
+from headrace.config import JobConfig, parse_timestamp
 from headrace.errors import ConfigError, FencedError, StorageError
 from headrace.log.checkpoint import Checkpoint, Kind, Lease
 from headrace.log.facts import NO_DECLARATIONS, Declarations
 from headrace.log.lineage import Lineage
 from headrace.log.marks import drop_of, live_savepoints
 from headrace.names import did_you_mean
-from headrace.sources.interval import moment_text
+from headrace.sources.interval import timestamp_text
 from headrace.storage.table import TableMissingError, VersionTakenError, damaged
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION
@@ -38,6 +38,10 @@ _JSON = (
     "pauses",
     "declared",
     "metrics",
+    "seconds",
+    "services",
+    "row_times",
+    "watermark_steps",
     "erased",
     "cause",
 )
@@ -115,7 +119,7 @@ class CheckpointLog:
 
     @property
     def lineage(self) -> Lineage:
-        """Return the line that leads to the last checkpoint."""
+        """Return the lineage that leads to the last checkpoint."""
         return Lineage(self.checkpoints)
 
     def get(self, checkpoint_id: int, job: str = "JOB") -> Checkpoint:
@@ -158,30 +162,30 @@ class CheckpointLog:
         if text.isdecimal():
             return self.get(int(text), config.job)
         try:
-            moment = parse_moment(text)
+            timestamp = parse_timestamp(text)
         except ValueError:
             return self.savepoint(text, config.job)
-        return self._last_at(moment, text, config.job)
+        return self._last_at(timestamp, text, config.job)
 
     def resolve_as_of(self, config: JobConfig, text: str) -> Checkpoint:
-        """Return the last checkpoint of the live line whose watermark is at or before a moment of event time.
+        """Return the last checkpoint of the live lineage whose watermark is at or before a timestamp of event time.
 
         `text` is ISO 8601, in UTC unless it says otherwise. Checkpoints that a restore left behind do not count. Raises
         `ConfigError` for anything else, and when no checkpoint's watermark is that early.
         """
         self.resolve(config)
         try:
-            moment = parse_moment(text)
+            timestamp = parse_timestamp(text)
         except ValueError as error:
-            msg = f"--as-of '{text}' is not a moment; write it as 2013-01-31 or 2013-01-31T05:00"
+            msg = f"--as-of '{text}' is not a timestamp; write it as 2013-01-31 or 2013-01-31T05:00"
             raise ConfigError(msg) from error
-        line = self.lineage.with_watermarks
-        earlier = [checkpoint for checkpoint, watermark in line if watermark <= moment]
+        lineage = self.lineage.with_watermarks
+        earlier = [checkpoint for checkpoint, watermark in lineage if watermark <= timestamp]
         if earlier:
             return next((checkpoint for checkpoint in reversed(earlier) if checkpoint.has_state), earlier[-1])
-        watermarks = [watermark for _, watermark in line]
+        watermarks = [watermark for _, watermark in lineage]
         known = (
-            f"they go from {moment_text(watermarks[0])} to {moment_text(watermarks[-1])}"
+            f"they go from {timestamp_text(watermarks[0])} to {timestamp_text(watermarks[-1])}"
             if watermarks
             else "none has one yet"
         )
@@ -191,9 +195,9 @@ class CheckpointLog:
         )
         raise ConfigError(msg)
 
-    def _last_at(self, moment: int, text: str, job: str) -> Checkpoint:
-        """Return the last checkpoint at a moment (ms), even if a restore left it behind later. Errors show the moment as `text`."""
-        earlier = [checkpoint for checkpoint in self.checkpoints if checkpoint.committed_at <= moment]
+    def _last_at(self, timestamp: int, text: str, job: str) -> Checkpoint:
+        """Return the last checkpoint at a timestamp (ms), even if a restore left it behind later. Errors show the timestamp as `text`."""
+        earlier = [checkpoint for checkpoint in self.checkpoints if checkpoint.committed_at <= timestamp]
         if earlier:
             # Checkpoints that a promotion brought were committed on a branch, and were never the last one of the job.
             return next((checkpoint for checkpoint in reversed(earlier) if checkpoint.has_state), earlier[-1])

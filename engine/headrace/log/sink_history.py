@@ -63,7 +63,7 @@ def names_of_owner(table: Snapshot, owner: int, job: str) -> str:
     claim = last_claim(table, owner)
     if claim is None:
         return "another job"
-    return f"sink '{claim.sink}' of {'another life of ' if claim.job == job else ''}job '{claim.job}'"
+    return f"sink '{claim.sink}' of {'another incarnation of ' if claim.job == job else ''}job '{claim.job}'"
 
 
 def other_sink_of(lineage: Lineage, owner: int) -> str | None:
@@ -113,7 +113,7 @@ class SinkHistory:
         return self._is_known
 
     def version_of(self, lineage: Lineage) -> int:
-        """Return the version that belongs to the head of a line: the publication of the head, or of its nearest ancestor that published.
+        """Return the version that belongs to the head of a lineage: the publication of the head, or of its nearest ancestor that published.
 
         Raises `SinkMismatchError` when that was never published, and `StorageError` when the table's history does not reach back
         that far.
@@ -150,10 +150,10 @@ class SinkHistory:
         ]
 
     def versions(self, lineage: Lineage) -> dict[int, int]:
-        """Return the versions of the sink for all checkpoints of a line that it can be brought to, by checkpoint id."""
+        """Return the versions of the sink for all checkpoints of a lineage that it can be brought to, by checkpoint id."""
         versions: dict[int, int] = {}
         current = self._start
-        for checkpoint in lineage.line:
+        for checkpoint in lineage.checkpoints:
             number = checkpoint.checkpoint_id
             if number in self._published:
                 current = self._published[number]
@@ -173,12 +173,12 @@ class SinkHistory:
 
 
 def version_of(table: Snapshot, sink: str, lineage: Lineage) -> int:
-    """Return the version of a sink that belongs to the head of a line; see `SinkHistory.version_of`."""
+    """Return the version of a sink that belongs to the head of a lineage; see `SinkHistory.version_of`."""
     return SinkHistory(table, sink, lineage).version_of(lineage)
 
 
 def version_at_fork(table: Snapshot, sink: str, lineage: Lineage) -> int:
-    """Return the version of a sink that belongs to the fork of the branch that the head of a line promotes."""
+    """Return the version of a sink that belongs to the fork of the branch that the head of a lineage promotes."""
     return SinkHistory(table, sink, lineage).version_of(_to_fork(lineage))
 
 

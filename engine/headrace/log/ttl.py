@@ -23,15 +23,15 @@ class CommittedTtl(Protocol):
         ...
 
     def watermark_of(self, operator: str) -> int | None:
-        """Return the last watermark that all operators of an operator's line have seen (ms)."""
+        """Return the last watermark that all operators of an operator's timeline have seen (ms)."""
         ...
 
     def latest_watermark_of(self, operator: str) -> int | None:
-        """Return the last watermark that any operator of an operator's line has seen (ms)."""
+        """Return the last watermark that any operator of an operator's timeline has seen (ms)."""
         ...
 
     def latest_event_of(self, operator: str) -> int | None:
-        """Return the latest event time that an operator's line has taken in since its last watermark (ms)."""
+        """Return the latest event time that an operator's timeline has taken in since its last watermark (ms)."""
         ...
 
 
@@ -53,8 +53,8 @@ def row_expiries(
     for name, ttl in declared.items():
         operator, _, state = name.partition(".")
         watermark = last.watermark_of(operator)
-        lives = history.lives(operator)
-        expiry = RowExpiry.of(operator, state, ttl, lives, watermark=watermark, processing_time=processing_time)
+        lifetimes = history.lifetimes(operator)
+        expiry = RowExpiry.of(operator, state, ttl, lifetimes, watermark=watermark, processing_time=processing_time)
         if expiry is not None:
             expiries.append(expiry)
     return expiries

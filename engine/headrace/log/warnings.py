@@ -4,22 +4,23 @@ A run collects warnings in its report, from where they reach the log, the asset 
 run. `headrace status` derives the same facts from the job's checkpoints.
 
 Late rows are counted by operator; rows too far ahead and doubtful times are counted by source. A micro-batch records
-the counts in the metrics of its checkpoint. The report of a run and `headrace status` add them up.
+the counts in its checkpoint. The report of a run and `headrace status` add them up.
 
 The watermark moves after each full bucket of rows. So the last rows of a job's input may be taken in while the windows
-that they end have not fired. A micro-batch records its open steps in the metrics of its checkpoint; the report of a run
+that they end have not fired. A micro-batch records its open steps in its checkpoint; the report of a run
 and `headrace status` show those that a timer waits for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from headrace.api.functions import TimeDomain
 from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.facts import NO_ROW_TIMES, RowTimes, WatermarkStep
 from headrace.log.lineage import Lineage
 from headrace.names import counted
 from headrace.records.watermarks import Bucket, latest
@@ -34,31 +35,6 @@ class RunWarning(msgspec.Struct, frozen=True):
     kind: str
     message: str
     fields: dict[str, Any] = {}
-
-
-class RowTimes(msgspec.Struct, frozen=True):
-    """Counts of rows of one operator or source. Rows that were `dropped`, or went `to_side_output`, are rows `behind` as well."""
-
-    behind: int = 0
-    """Rows that arrived at or behind the watermark. The operator may have processed them all the same."""
-    dropped: int = 0
-    """Rows that came too late for the operator, and that no side output takes: they are lost."""
-    to_side_output: int = 0
-    """Rows that came too late for the operator, and went to its side output."""
-    ahead: int = 0
-    """Rows too far ahead of the micro-batch (`max_ahead`): they are in the quarantine."""
-    doubtful: int = 0
-    """Numbers for times that look like seconds since 1970, or like the digits of a day; they were read as milliseconds."""
-
-    def __add__(self, other: RowTimes) -> RowTimes:
-        """Return the sums of both counts."""
-        return RowTimes(
-            self.behind + other.behind,
-            self.dropped + other.dropped,
-            self.to_side_output + other.to_side_output,
-            self.ahead + other.ahead,
-            self.doubtful + other.doubtful,
-        )
 
 
 class WatermarkWait(msgspec.Struct, frozen=True):
@@ -80,30 +56,18 @@ class WatermarkWait(msgspec.Struct, frozen=True):
         )
 
 
-_ROW_TIMES: Final = "row_times"
-
-
-NO_ROW_TIMES: Final = RowTimes()
-
-
 def row_times_of_task(metrics: Mapping[str, int]) -> RowTimes:
     """Return the counts in the metrics of a task."""
     names = ("late", "dropped_late", "late_to_side", "ahead", "doubtful_times")
     return RowTimes(*(metrics.get(name, 0) for name in names))
 
 
-def row_times_entry(row_times: Mapping[str, RowTimes]) -> dict[str, Any]:
-    """Return the entry in the metrics of a checkpoint, by operator or source; empty without such rows."""
-    counted = {name: counts for name, counts in row_times.items() if counts != NO_ROW_TIMES}
-    return {_ROW_TIMES: msgspec.to_builtins(counted)} if counted else {}
-
-
 def row_times_of(checkpoints: Iterable[Checkpoint]) -> dict[str, RowTimes]:
     """Return the sums over checkpoints, by operator or source."""
     sums: dict[str, RowTimes] = {}
     for checkpoint in checkpoints:
-        for name, counts in checkpoint.metrics.get(_ROW_TIMES, {}).items():
-            sums[name] = sums.get(name, NO_ROW_TIMES) + msgspec.convert(counts, RowTimes)
+        for name, counts in checkpoint.row_times.items():
+            sums[name] = sums.get(name, NO_ROW_TIMES) + counts
     return sums
 
 
@@ -127,30 +91,13 @@ def row_time_warnings(job: str, row_times: Mapping[str, RowTimes]) -> Iterator[R
             text = (
                 f"'{name}' has {counted(counts.doubtful, 'time', 'times')} written as a number that looks like seconds since 1970, or like the digits of a day "
                 "(20260131), and read as milliseconds: January and February 1970; if it is not milliseconds, convert it where it is written, "
-                "or in a Spark step right after the source"
+                "or in a Spark transform right after the source"
             )
             yield RunWarning("doubtful_times", text, fields)
 
 
 def _were(number: int) -> str:
     return "was" if number == 1 else "were"
-
-
-_WATERMARK_STEPS: Final = "watermark_steps"
-
-
-class WatermarkStep(msgspec.Struct, frozen=True):
-    """Next step of the watermark of sources that meet, or of one source."""
-
-    sources: tuple[str, ...]
-    rows_missing: int
-    """Rows until the open bucket is full."""
-    bucket: int
-    """Rows of a bucket (`watermark.bucket`)."""
-    time: int
-    """Watermark after the step, if no later row comes (ms)."""
-    operators: tuple[str, ...]
-    """Operators that get the watermark."""
 
 
 def open_step(
@@ -166,23 +113,16 @@ def open_step(
     return WatermarkStep(sources, size - bucket.next_ordinal % size, size, time - lag, tuple(operators))
 
 
-def steps_entry(steps: Iterable[WatermarkStep]) -> dict[str, Any]:
-    """Return the entry in the metrics of a checkpoint; empty without steps."""
-    listed = [msgspec.to_builtins(step) for step in steps]
-    return {_WATERMARK_STEPS: listed} if listed else {}
-
-
 def watermark_waits(lineage: Lineage, last: Checkpoint, view_of: ViewOf) -> list[WatermarkWait]:
     """Return the watermarks that timers wait for, as of the last checkpoint of a lineage.
 
     Reads only files of `timers` that may have such timers.
     """
     batch = lineage.last_of(Kind.BATCH)
-    entry = [] if batch is None else batch.metrics.get(_WATERMARK_STEPS, [])
-    if not entry or not last.versions.get(TIMERS):
+    steps = () if batch is None else batch.watermark_steps
+    if not steps or not last.versions.get(TIMERS):
         return []
     view = view_of(TIMERS)
-    steps = msgspec.convert(entry, list[WatermarkStep])
     waits = [WatermarkWait(step.sources, step.rows_missing, step.bucket, _timers(view, step, last)) for step in steps]
     return [wait for wait in waits if wait.timers]
 

@@ -9,7 +9,7 @@ instead, that of its latest change.
     watermark 13: 2b expires; watermark 16: 1c too     nothing is emitted
 
 A row is settled once the watermark has reached its insertion: a retraction that makes room for it has arrived by then.
-The watermark passes each moment in turn, however far it moves: rows that wait for a moment are settled, then rows expire.
+The watermark passes each timestamp in turn, however far it moves: rows that wait for a timestamp are settled, then rows expire.
 
     ttl 10, DO_NOTHING   +1a at 1   +2b at 4   watermark 12: at 4 1a stays and 2b is dropped, at 11 1a expires
 
@@ -17,7 +17,7 @@ Where conflicts are decided, a late row counts as inserted right after the water
 next watermark like any other row, and not for the end of the micro-batch, which must make no difference.
 
 Both are exact for a key that gets records. For a key without records, a timer in the timers table runs a sweep, at the
-next moment at which one of its rows ends; so the cost of sweeps is proportional to the number of removed rows.
+next timestamp at which one of its rows ends; so the cost of sweeps is proportional to the number of removed rows.
 """
 
 from __future__ import annotations
@@ -133,22 +133,22 @@ class RowLifetimes:
 
     def _register(self, key: bytes) -> None:
         before, after = self._due[key], self._next_of(key, self._watermark)
-        for domain, moment in before.items():
-            if after.get(domain) != moment:
-                self._timers.delete(Timer(moment, key, _DOMAINS[domain]))
-        for domain, moment in after.items():
-            self._timers.register(Timer(moment, key, _DOMAINS[domain]))
+        for domain, timestamp in before.items():
+            if after.get(domain) != timestamp:
+                self._timers.delete(Timer(timestamp, key, _DOMAINS[domain]))
+        for domain, timestamp in after.items():
+            self._timers.register(Timer(timestamp, key, _DOMAINS[domain]))
 
     def _end(self, key: bytes) -> None:
-        """End the rows of a key whose time has come, moment by moment."""
+        """End the rows of a key whose time has come, timestamp by timestamp."""
         if self._settles and self._watermark is not None:
-            moment = self._decided.get(key)
+            timestamp = self._decided.get(key)
             while self._histories.live[key].size > 1:
-                moment = self._next_of(key, moment).get(TimeDomain.EVENT_TIME)
-                if moment is None or moment > self._watermark:
+                timestamp = self._next_of(key, timestamp).get(TimeDomain.EVENT_TIME)
+                if timestamp is None or timestamp > self._watermark:
                     break
-                self._settle(key, moment)
-                self._expire(key, moment)
+                self._settle(key, timestamp)
+                self._expire(key, timestamp)
             self._decided[key] = self._watermark
         self._expire(key, self._processing_time if self._by_wall_clock else self._watermark)
 

@@ -98,9 +98,9 @@ class UpsertMaterializer:
         self._moves = operator.on_conflict is OnConflict.DEDUPLICATE and self._replaces and not one_a_key
         self._shows_first = operator.shows_first
         self._sink_holds_end = not operator.may_show_another
-        self._lives: RowLifetimes | None = None
+        self._lifetimes: RowLifetimes | None = None
         if operator.ttl is not None or operator.on_conflict is not OnConflict.KEEP_HISTORY:
-            self._lives = RowLifetimes(
+            self._lifetimes = RowLifetimes(
                 operator,
                 layouts.strategy,
                 backend,
@@ -113,7 +113,7 @@ class UpsertMaterializer:
 
     def needed(self, changes: ChangedKeys) -> Mask | None:
         """Return which of all changes have an effect, and count the others; None: all may have one. Called before `run`."""
-        if not self._has_one_row or self._lives is not None or self._shows_first:
+        if not self._has_one_row or self._lifetimes is not None or self._shows_first:
             return None
         if self.operator.emit is Emit.EVERY_CHANGE:
             return None
@@ -132,9 +132,9 @@ class UpsertMaterializer:
         """
         for batch in batches:
             self.take(batch)
-        if self._lives is not None:
-            self._lives.finish()
-            self.metrics += self._lives.metrics
+        if self._lifetimes is not None:
+            self._lifetimes.finish()
+            self.metrics += self._lifetimes.metrics
 
     def take(self, batch: Sequence[Element]) -> None:
         """Process some elements."""
@@ -146,9 +146,9 @@ class UpsertMaterializer:
                 (element[3], identity) for element, identity in zip(batch, identities, strict=True)
             )
         self.metrics["records"] += len(batch)
-        if self._lives is not None:
-            self._lives.remember(keys)
-            self._take_living(batch, texts, identities, self._lives)
+        if self._lifetimes is not None:
+            self._lifetimes.remember(keys)
+            self._take_living(batch, texts, identities, self._lifetimes)
         elif self._shows_first:
             self._take_first(batch, texts, identities)
         else:
@@ -182,11 +182,11 @@ class UpsertMaterializer:
 
     def timer_changes(self) -> list[TimerChange]:
         """Return the sweeps that differ from the backend's."""
-        return [] if self._lives is None else self._lives.timer_changes()
+        return [] if self._lifetimes is None else self._lifetimes.timer_changes()
 
     def timer_writes(self, changes: Sequence[TimerChange]) -> Iterable[Write]:
         """Return `changes` of sweeps as writes to the backend."""
-        return () if self._lives is None else self._lives.timer_writes(changes)
+        return () if self._lifetimes is None else self._lifetimes.timer_writes(changes)
 
     def _take_last(self, batch: Sequence[Element], texts: Sequence[bytes], identities: Sequence[Identity]) -> None:
         """Process a batch where rows have no lifetime and the last one is shown: the loop in which all time is spent."""
@@ -217,20 +217,25 @@ class UpsertMaterializer:
                 switch(key)
 
     def _take_living(
-        self, batch: Sequence[Element], texts: Sequence[bytes], identities: Sequence[Identity], lives: RowLifetimes
+        self, batch: Sequence[Element], texts: Sequence[bytes], identities: Sequence[Identity], lifetimes: RowLifetimes
     ) -> None:
         """Process a batch one element at a time: rows that have ended are removed before the next element of their key."""
         live = self._histories.live
         take = self._take_first if self._shows_first else self._take_last
         for element, raw, identity in zip(batch, texts, identities, strict=True):
             key = element.key_json
-            at = lives.begin(key, element.order, element.timestamp)
+            at = lifetimes.begin(key, element.order, element.timestamp)
             unmatched = len(self.unmatched)
             if self._moves and element.kind not in _RETRACTIONS and live[key].find(identity) is not None:
                 self._move(element._replace(timestamp=at), raw, identity)
                 continue
             take([element._replace(timestamp=at)], [raw], [identity])
-            if lives.renews and element.kind in _RETRACTIONS and live[key].size and len(self.unmatched) == unmatched:
+            if (
+                lifetimes.renews
+                and element.kind in _RETRACTIONS
+                and live[key].size
+                and len(self.unmatched) == unmatched
+            ):
                 live[key].renew(at)
 
     def _move(self, element: Element, raw: bytes, identity: Identity) -> None:

@@ -19,13 +19,10 @@ from headrace.operators._accumulators import (
     LastAccumulator,
     SumAccumulator,
 )
-from headrace.operators._value_types import ValueType, value_type
+from headrace.operators._value_types import NUMBERS, ORDERED, ValueType, named, value_type
 
 Value = str | Callable[[Any], Any]
 """Value that is aggregated: a field of the record, or a function of it."""
-
-_NUMBERS = (int, float)
-_ORDERED = (int, float, str, bool, bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +108,8 @@ class _Adding(Aggregate):
 
     def checked(self, value: ValueType, shown: Value | None) -> ValueType:
         """Return the type of the result for values of a type. Raises `TypeError` for values that cannot be aggregated."""
-        if value.type is not None and value.type not in _NUMBERS:
-            msg = f"{self}: {_shown(shown)} is {value}, and only int and float can be added up"
+        if value.type is not None and value.type not in NUMBERS:
+            msg = f"{self}: {_shown(shown)} is {value}, and only {named(NUMBERS)} can be added up"
             raise TypeError(msg)
         return value
 
@@ -152,8 +149,8 @@ class _Ordered(Aggregate):
 
     def checked(self, value: ValueType, shown: Value | None) -> ValueType:
         """Return the type of the result for values of a type. Raises `TypeError` for values that cannot be aggregated."""
-        if value.type is not None and value.type not in _ORDERED:
-            msg = f"{self}: {_shown(shown)} is {value}, and only int, float, str, bool and bytes can be compared"
+        if value.type is not None and value.type not in ORDERED:
+            msg = f"{self}: {_shown(shown)} is {value}, and only {named(ORDERED)} can be compared"
             raise TypeError(msg)
         return value
 

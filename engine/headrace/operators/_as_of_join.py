@@ -94,7 +94,7 @@ class AsOfJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunctio
             await self._valid(ctx.watermark)
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
-        """Join the left records of this moment, and free the versions that no later record needs."""
+        """Join the left records of this timestamp, and free the versions that no later record needs."""
         version = await self._valid(timestamp)
         right = None if version is None else version.record
         waiting = self.waiting.namespace(str(timestamp))
@@ -104,7 +104,7 @@ class AsOfJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunctio
         await waiting.clear()
 
     async def _valid(self, at: int) -> Any:
-        """Return the version that is valid at a moment (ms), or None; free those before it.
+        """Return the version that is valid at a timestamp (ms), or None; free those before it.
 
         A deletion is kept like a version: otherwise a late version from before it would become valid again.
         """

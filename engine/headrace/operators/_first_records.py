@@ -206,7 +206,7 @@ class Kept(Struct, frozen=True):
 
 
 class FirstByTimeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
-    """First record of each key by event time; of several at one moment, the first to arrive.
+    """First record of each key by event time; of several at one timestamp, the first to arrive.
 
     With `at_watermark` it is emitted when the watermark reaches its event time, and is final. Otherwise it is emitted
     at once, and retracted when an earlier record arrives.
@@ -268,7 +268,7 @@ class FirstByTimeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
 
 
 class LastByTimeFunction(FirstByTimeFunction[In, Out]):
-    """Last record of each key by event time; of several at one moment, the last to arrive."""
+    """Last record of each key by event time; of several at one timestamp, the last to arrive."""
 
     KIND = "last by event time"
     TAKER = "last_by_time"

@@ -63,7 +63,7 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
 
     A side is cut into slices of event time, each a quarter of the interval. A slice is a list in the namespace of its
     start (ms), so a record reads six lists of the other side at most, however many records there are. An event-time
-    timer frees a slice when no record of the other side can match it any more. For an outer side, each moment with
+    timer frees a slice when no record of the other side can match it any more. For an outer side, each timestamp with
     records has a timer, too: it emits the records that no later record can match.
     """
 
@@ -185,7 +185,7 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
             ctx.timers.register_event_time(at + side.high, timers)
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
-        """Emit the records that no later record can match, and free a slice after its last moment."""
+        """Emit the records that no later record can match, and free a slice after its last timestamp."""
         name, _, namespace = ctx.namespace.partition(" ")
         side = self._sides[name == "right"]
         start = int(namespace)
@@ -202,15 +202,15 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
         ctx.collect(self._emit(*pair), timestamp=_unmatched_at(at, side))
 
     def _slice_of(self, at: int) -> int:
-        """Return the start of the slice of a moment (ms): before 1970, too."""
+        """Return the start of the slice of a timestamp (ms): before 1970, too."""
         return at - at % self._length
 
     def _namespaces(self, first: int, last: int) -> tuple[str, ...]:
-        """Return the namespaces of the slices between two moments (ms): mostly those of the last record, since times advance."""
+        """Return the namespaces of the slices between two timestamps (ms): mostly those of the last record, since times advance."""
         return _namespaces_of(self._slice_of(first), self._slice_of(last), self._length)
 
     def _last_of(self, start: int) -> int:
-        """Return the last moment of a slice (ms)."""
+        """Return the last timestamp of a slice (ms)."""
         return start + self._length - 1
 
     def _slice(self, side: _Side, namespace: str) -> ListState[Any]:
@@ -219,8 +219,10 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
     def described(self) -> dict[str, Any]:
         """Return the kind of join, how long each side is kept, and when state is freed."""
         kept_for = [timedelta(milliseconds=max(side.high + self._length, 0)) for side in self._sides]
-        moments = (
-            "" if self._how is JoinType.INNER else "; a timer for each moment of records that are in the result alone"
+        timestamps = (
+            ""
+            if self._how is JoinType.INNER
+            else "; a timer for each timestamp of records that are in the result alone"
         )
         return {
             "join": f"interval, {self._how.value}, {' to '.join(map(_signed, self._bounds))}",
@@ -230,7 +232,7 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
             "left_kept_for": kept_for[0],
             "right_kept_for": kept_for[1],
             "state_kept": "a row for each record, a timer for each key, side and "
-            f"{shown_length(self._length)} of event time{moments}",
+            f"{shown_length(self._length)} of event time{timestamps}",
             "state_freed": "when the watermark has passed a record by that long at most",
         }
 

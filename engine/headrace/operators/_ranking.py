@@ -25,7 +25,7 @@ from headrace.api.batches import BundledRecord
 from headrace.api.functions import Context
 from headrace.api.options import Ranks
 from headrace.api.records import RowKind, Struct
-from headrace.operators._value_types import ValueType, annotated_type, reader, value_type
+from headrace.operators._value_types import ORDERED, ValueType, annotated_type, named, reader, value_type
 
 SortText = Callable[[Any], str]
 
@@ -56,7 +56,7 @@ def _text_of(shown: str, by: ValueType) -> SortText:
         return _or_null(_tuple_text(shown, by))
     maker = _MAKERS.get(by.type)
     if maker is None:
-        msg = f"{shown} is {by}, and only int, float, str, bool, bytes and tuples of them can be compared"
+        msg = f"{shown} is {by}, and only {named(ORDERED)}, and tuples of them, can be compared"
         raise TypeError(msg)
     held = (int, float) if by.type is float else by.type
 

@@ -74,7 +74,7 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bundl
         emit: Callable[..., Any],
         how: JoinType,
         types: tuple[type, type],
-        lives: tuple[StateTtl | None, StateTtl | None],
+        lifetimes: tuple[StateTtl | None, StateTtl | None],
         *,
         retracting: bool,
     ) -> None:
@@ -82,8 +82,8 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bundl
         self._emit = emit
         self._how = how
         self._sides = (
-            _Side(0, "left", how.keeps_left, types[0], lives[0]),
-            _Side(1, "right", how.keeps_right, types[1], lives[1]),
+            _Side(0, "left", how.keeps_left, types[0], lifetimes[0]),
+            _Side(1, "right", how.keeps_right, types[1], lifetimes[1]),
         )
         self._both_ways = (self._sides, self._sides[::-1])
         self.retracts = retracting or how is not JoinType.INNER
@@ -217,14 +217,14 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bundl
 
     def described(self) -> dict[str, Any]:
         """Return the kind of join, the lifetime of each side, and when state is freed."""
-        lives = [_life(side.ttl) for side in self._sides]
-        bounded = any(isinstance(life, timedelta) for life in lives)
+        lifetimes = [_lifetime(side.ttl) for side in self._sides]
+        bounded = any(isinstance(lifetime, timedelta) for lifetime in lifetimes)
         renewed = "" if self._how is JoinType.INNER else " or matched"
         return {
             "join": f"regular, {self._how.value}",
             "emits": "the row kinds of its inputs" if self._how is JoinType.INNER else "+I and -D",
-            "left_kept_for": lives[0],
-            "right_kept_for": lives[1],
+            "left_kept_for": lifetimes[0],
+            "right_kept_for": lifetimes[1],
             "state_kept": "a row for each key, side and different record",
             "state_freed": "when a record is taken back, "
             + (f"or that long after it was added{renewed} last" if bounded else "and never else"),
@@ -244,7 +244,7 @@ def _digest(record: Struct) -> str:
     return hashlib.blake2b(_encode(record), digest_size=16).hexdigest()
 
 
-def _life(ttl: StateTtl | None) -> timedelta | str:
+def _lifetime(ttl: StateTtl | None) -> timedelta | str:
     return Lifetime.FOREVER.value if ttl is None or not ttl.is_active else ttl.ttl
 
 
@@ -260,19 +260,19 @@ def regular_join(
     *,
     emit: Callable[..., Out],
     how: JoinType,
-    lives: tuple[StateTtl | None, StateTtl | None],
+    lifetimes: tuple[StateTtl | None, StateTtl | None],
     retracting: bool,
 ) -> KeyedCoProcessFunction[In1, In2, Out]:
     """Return the function that joins records of both `sides` into `gives`.
 
-    `lives` are the TTLs of left and right; `retracting` says that a side may retract records.
+    `lifetimes` are the TTLs of left and right; `retracting` says that a side may retract records.
     """
     takes1, takes2 = sides
     types = (_kept(takes1), _kept(takes2))
 
     # The names say on which side matches are counted: with another `how`, the stored counts would be wrong.
     class Join(RegularJoin[takes1, takes2, gives]):  # type: ignore[valid-type]  # known when it is called
-        left = MapState("left_outer" if how.keeps_left else "left", str, types[0], ttl=lives[0])
-        right = MapState("right_outer" if how.keeps_right else "right", str, types[1], ttl=lives[1])
+        left = MapState("left_outer" if how.keeps_left else "left", str, types[0], ttl=lifetimes[0])
+        right = MapState("right_outer" if how.keeps_right else "right", str, types[1], ttl=lifetimes[1])
 
-    return Join(emit, how, types, lives, retracting=retracting)
+    return Join(emit, how, types, lifetimes, retracting=retracting)

@@ -79,7 +79,7 @@ Out = TypeVar("Out", bound=Struct)
 
 
 class Span(Struct, frozen=True):
-    """First moment of a session, and the first one after it (ms)."""
+    """First timestamp of a session, and the first one after it (ms)."""
 
     start: int
     end: int
@@ -146,7 +146,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
 
     A session is named after the time of its first record to arrive (ms). `sessions` holds the span of each session,
     `accumulators` its aggregates, in the namespace of its name. An event-time timer in that namespace, at the session's
-    last moment, makes it fire. Until then, `emitted` holds its latest early result.
+    last timestamp, makes it fire. Until then, `emitted` holds its latest early result.
     """
 
     sessions: MapState[str, Span]
@@ -199,7 +199,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         return not self._lateness
 
     def first_timer(self, timestamp: int, /) -> int:
-        """Return the last moment of the session of a record that joins no other."""
+        """Return the last timestamp of the session of a record that joins no other."""
         return timestamp + self._gap - 1
 
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
@@ -340,7 +340,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         before = await emitted.value()
         is_step = self._early is not None and (timestamp + 1 - session.span.start) % self._early == 0
         if not is_step and (before is None or before.at != timestamp):
-            return  # the session began at another moment when the timer was registered
+            return  # the session began at another timestamp when the timer was registered
         now = await self._result(session, ctx)
         if before == now:
             return
@@ -434,7 +434,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         return span.end - 1 <= ctx.watermark
 
     def _over_at(self, span: Span) -> int:
-        """Return the moment from which a session takes no more records (ms)."""
+        """Return the timestamp from which a session takes no more records (ms)."""
         return span.end - 1 + self._lateness
 
     async def _result(self, session: _Live, ctx: Context) -> Any:

@@ -53,7 +53,7 @@ class Sliced(Protocol):
         ...
 
     def slice_of(self, at: int) -> int:
-        """Return the start of the slice that contains a moment."""
+        """Return the start of the slice that contains a timestamp."""
         ...
 
     def ends_of(self, start: int) -> list[int]:
@@ -89,7 +89,7 @@ class SliceTimes:
         self.last_names_of = remembered(self._last_names_of)
 
     def slice_of(self, at: int) -> int:
-        """Return the start of the slice that contains a moment."""
+        """Return the start of the slice that contains a timestamp."""
         return at - (at - self._first) % self._length
 
     def _names_of(self, end: int) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ _time_of = attrgetter("timestamp")
 class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
     """Results of windows that consist of slices.
 
-    The state stores a slice in the namespace of its start (ms). An event-time timer at the last moment of each window
+    The state stores a slice in the namespace of its start (ms). An event-time timer at the last timestamp of each window
     makes it fire; a timer in a separate namespace frees a slice when no window needs it any more. With early results,
     a timer for each open window, in a namespace with the window's end, emits its result so far. `emitted` holds that
     result until the window fires.
@@ -172,7 +172,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
             self._register_early(ends, self._early, ctx)
 
     def first_timer(self, timestamp: int, /) -> int | None:
-        """Return the last moment of a record's first window; None with early results, whose next one depends on the watermark."""
+        """Return the last timestamp of a record's first window; None with early results, whose next one depends on the watermark."""
         return self._times.ends_of(self._times.slice_of(timestamp))[0] - 1 if self._early is None else None
 
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
@@ -304,7 +304,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
             ctx.timers.register_event_time(over_at, f"{FREE}{start}")
 
     def _over_at(self, end: int) -> int:
-        """Return the moment from which a window takes no more records (ms)."""
+        """Return the timestamp from which a window takes no more records (ms)."""
         return end - 1 + self._lateness
 
     async def _result(self, end: int, ctx: Context) -> Any:

@@ -7,13 +7,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from types import NoneType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 import msgspec
 
 from headrace.api.batches import BundledRecord
 from headrace.api.records import Struct
 from headrace.api.types import check_field, check_plain, hints_of
+
+NUMBERS: Final = (int, float)
+"""Types of values that can be added up."""
+ORDERED: Final = (*NUMBERS, str, bool, bytes)
+"""Types of values that can be compared."""
+
+
+def named(types_of_values: Sequence[type]) -> str:
+    """Return the names of types, as in "int, float and str"."""
+    *others, last = (held.__name__ for held in types_of_values)
+    return f"{', '.join(others)} and {last}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ Out = TypeVar("Out", bound=Struct)
 class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunction):
     """Joins the records of two streams in each window, when the watermark reaches its end.
 
-    A record is stored once, in the namespace of its slice's start (ms). An event-time timer at the last moment of each
+    A record is stored once, in the namespace of its slice's start (ms). An event-time timer at the last timestamp of each
     window joins the records of its slices.
     """
 

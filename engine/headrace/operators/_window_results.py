@@ -254,7 +254,7 @@ def state_name(windows: str, early: int | None) -> str:
 
 
 def next_step(start: int, end: int, step: int, watermark: int) -> int | None:
-    """Return the last moment of the step that contains the watermark; None if the window fires before. All times are ms.
+    """Return the last timestamp of the step that contains the watermark; None if the window fires before. All times are ms.
 
     Steps count from the window's start. Before the start, the first step is next.
     """

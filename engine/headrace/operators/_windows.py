@@ -86,7 +86,7 @@ class Tumbling(_SlicedWindows):
         return self.size // _MILLISECOND
 
     def slice_of(self, at: int) -> int:
-        """Return the start of the slice that contains a moment."""
+        """Return the start of the slice that contains a timestamp."""
         return _floor(at, self.slice_length, self.offset)
 
     def ends_of(self, start: int) -> list[int]:
@@ -137,7 +137,7 @@ class Hopping(_SlicedWindows):
         return math.gcd(self.size // _MILLISECOND, self.slide // _MILLISECOND)
 
     def slice_of(self, at: int) -> int:
-        """Return the start of the slice that contains a moment."""
+        """Return the start of the slice that contains a timestamp."""
         return _floor(at, self.slice_length, self.offset)
 
     def ends_of(self, start: int) -> list[int]:
@@ -189,7 +189,7 @@ class Cumulative(_SlicedWindows):
         return self.step // _MILLISECOND
 
     def slice_of(self, at: int) -> int:
-        """Return the start of the slice that contains a moment."""
+        """Return the start of the slice that contains a timestamp."""
         return _floor(at, self.slice_length, self.offset)
 
     def ends_of(self, start: int) -> list[int]:
@@ -206,7 +206,7 @@ class Cumulative(_SlicedWindows):
 class Session(Windows):
     """Records of a key that follow each other in less than `gap`: `Session(timedelta(minutes=30))`.
 
-    A session begins with its first record and ends `gap` after its last one; a record at exactly that moment begins the
+    A session begins with its first record and ends `gap` after its last one; a record at exactly that timestamp begins the
     next one, as in Beam. In Flink (`TimeWindow.intersects`) it joins the session before it, if that has not fired:
     there, records that are not late are grouped by the progress of the watermark; here they are not. A record between
     two sessions merges them. Sessions need a stream without retractions.

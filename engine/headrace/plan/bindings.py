@@ -82,14 +82,14 @@ def _problems(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _tables(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
-    """Yield the dimension tables of Spark's steps that only the job or only the pipeline has."""
-    from headrace.api.graph import SourceNode, SparkStep, step_over
+    """Yield the dimension tables of Spark's transforms that only the job or only the pipeline has."""
+    from headrace.api.graph import SourceNode, SparkTransform, transform_over
 
     for node in pipeline.nodes:
         source = node.operator
         if isinstance(source, SourceNode) and source.name in config.sources:
-            step = step_over(node, pipeline.nodes)
-            wanted = [] if step is None else [*cast("SparkStep", step.operator).tables]
+            transform = transform_over(node, pipeline.nodes)
+            wanted = [] if transform is None else [*cast("SparkTransform", transform.operator).tables]
             yield from _differences(
                 f"sources.{source.name}.tables", "table", wanted, config.sources[source.name].tables
             )

@@ -21,11 +21,11 @@ from headrace.api.graph import (
     Process,
     SinkNode,
     SourceNode,
-    SparkStep,
-    StatelessStep,
+    SparkTransform,
+    StatelessTransform,
     Union,
     UpsertMaterialize,
-    step_over,
+    transform_over,
 )
 from headrace.api.types import output_type
 from headrace.errors import ConfigError
@@ -59,7 +59,7 @@ def problems_of(pipeline: Pipeline) -> list[str]:
 
 
 def sources_of(pipeline: Pipeline) -> tuple[SourceNode, ...]:
-    """Return the sources of a pipeline as a plan has them: with Spark's steps over them. The pipeline need not be runnable."""
+    """Return the sources of a pipeline as a plan has them: with Spark's transforms over them. The pipeline need not be runnable."""
     return _Graph(pipeline).sources()
 
 
@@ -107,7 +107,7 @@ class _Graph:
                 )
         if isinstance(operator, SourceNode):
             yield from _problems_of_time("event_time", operator.record, operator.event_time)
-            yield from self._problems_of_steps(node, operator)
+            yield from self._problems_of_transforms(node, operator)
         if isinstance(operator, AssignEventTime) and isinstance(operator.time, str):
             yield from _problems_of_time("assign_event_time", record_of(node.inputs[0]), operator.time)
         if isinstance(operator, AsyncWait) and operator.key is None:
@@ -121,18 +121,18 @@ class _Graph:
                     f"{others}: take what these need from the stream before it"
                 )
 
-    def _problems_of_steps(self, node: Node, source: SourceNode) -> Iterator[str]:
+    def _problems_of_transforms(self, node: Node, source: SourceNode) -> Iterator[str]:
         users = [user.operator for user, _ in self._uses.get((node, None), [])]
-        steps = [user for user in users if isinstance(user, SparkStep)]
-        for step in steps:
+        transforms = [user for user in users if isinstance(user, SparkTransform)]
+        for transform in transforms:
             yield from _problems_of_time(
-                f"event_time of {step.name} over '{source.name}',", step.record, source.event_time
+                f"event_time of {transform.name} over '{source.name}',", transform.record, source.event_time
             )
-        if steps and len(users) > 1:
-            others = ", ".join(f"'{user.name}'" for user in users if user is not steps[0])
+        if transforms and len(users) > 1:
+            others = ", ".join(f"'{user.name}'" for user in users if user is not transforms[0])
             yield (
-                f"source '{source.name}' goes to Spark's step '{steps[0].name}', and to {others} as well: a source with such a step has "
-                "no other use. Use the step's stream there, or declare a second source over the same place"
+                f"source '{source.name}' goes to Spark's transform '{transforms[0].name}', and to {others} as well: a source with such a transform has "
+                "no other use. Use the transform's stream there, or declare a second source over the same place"
             )
 
     def _problems_of_wait(self, node: Node, wait: AsyncWait) -> Iterator[str]:
@@ -173,8 +173,8 @@ class _Graph:
         return Plan(
             self._pipeline.name,
             tuple(
-                SourceStage(source, self._flow(step or node))
-                for source, (node, step) in zip(self.sources(), self._sources.items(), strict=True)
+                SourceStage(source, self._flow(transform or node))
+                for source, (node, transform) in zip(self.sources(), self._sources.items(), strict=True)
             ),
             tuple(self._stage(node, number) for number, node in enumerate(self._ranks)),
             {node.operator.name: _sink(node) for node in self._nodes if isinstance(node.operator, SinkNode)},
@@ -182,20 +182,22 @@ class _Graph:
 
     @cached_property
     def _sources(self) -> dict[Node, Node | None]:
-        """Return the sources, each with Spark's step over it."""
-        return {node: step_over(node, self._nodes) for node in self._nodes if isinstance(node.operator, SourceNode)}
+        """Return the sources, each with Spark's transform over it."""
+        return {
+            node: transform_over(node, self._nodes) for node in self._nodes if isinstance(node.operator, SourceNode)
+        }
 
     def sources(self) -> tuple[SourceNode, ...]:
-        """Return the sources as declared; `record` is the type of the rows after Spark's step."""
-        return tuple(self._source(node, step) for node, step in self._sources.items())
+        """Return the sources as declared; `record` is the type of the rows after Spark's transform."""
+        return tuple(self._source(node, transform) for node, transform in self._sources.items())
 
-    def _source(self, node: Node, step_node: Node | None) -> SourceNode:
+    def _source(self, node: Node, transform_node: Node | None) -> SourceNode:
         source = cast("SourceNode", node.operator)
-        if step_node is None:
+        if transform_node is None:
             needed = self._needed_of_deletions(node, source)
             return replace(source, needed_of_deletions=needed, keys=self._keys(node))
-        step = cast("SparkStep", step_node.operator)
-        return replace(source, record=step.record, step=step, keys=self._keys(step_node))
+        transform = cast("SparkTransform", transform_node.operator)
+        return replace(source, record=transform.record, transform=transform, keys=self._keys(transform_node))
 
     def _keys(self, node: Node) -> tuple[tuple[str, ...], ...] | None:
         """Return the fields of the keys by which a stream is read, also as a part of a union; None if a reader needs no such key."""
@@ -276,7 +278,7 @@ class _Graph:
             return ToSink(operator.name)
         if _is_keyed(node):
             return ToStage(operator.name, number, node.inputs[number].key)
-        return Through(cast("StatelessStep | AsyncWait", operator), self._flow(node))
+        return Through(cast("StatelessTransform | AsyncWait", operator), self._flow(node))
 
 
 def record_of(node_input: Input) -> type[msgspec.Struct]:
@@ -335,7 +337,7 @@ def _spelled(column: Column) -> str:
     if column.nullable or column.type != pa.int64():
         return ""
     return (
-        f". It is an int, which is no moment, and reads no column of timestamps: write '{column.name}: Timestamp' "
+        f". It is an int, which is no timestamp, and reads no column of timestamps: write '{column.name}: Timestamp' "
         "(from headrace import Timestamp), in Python an int of milliseconds since 1970 UTC"
     )
 

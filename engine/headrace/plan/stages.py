@@ -1,7 +1,7 @@
 """From a graph to stages: a stage runs between two shuffles.
 
-Each source and each keyed operator begins a stage. Steps without state (map, filter, ...) and the async calls behind a
-source run in the stage before them, so a stage ends in a tree: its records flow through steps to other stages and
+Each source and each keyed operator begins a stage. Transforms without state (map, filter, ...) and the async calls behind a
+source run in the stage before them, so a stage ends in a tree: its records flow through transforms to other stages and
 sinks.
 
     orders ── filter ─┬─────────────── sink large_orders          stage orders: filter, two uses
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headrace.api.changelog import INSERTS, StreamChanges
-from headrace.api.graph import AsyncWait, KeyBy, Process, SourceNode, StatelessStep, UpsertMaterialize
+from headrace.api.graph import AsyncWait, KeyBy, Process, SourceNode, StatelessTransform, UpsertMaterialize
 
 Keyed = Process | UpsertMaterialize | AsyncWait
 
@@ -39,9 +39,9 @@ class ToSink:
 
 @dataclass(frozen=True, slots=True)
 class Through:
-    """A step within a stage, and the flow of its outputs."""
+    """A transform within a stage, and the flow of its outputs."""
 
-    step: StatelessStep | AsyncWait
+    transform: StatelessTransform | AsyncWait
     flow: Flow
 
 
@@ -64,7 +64,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class SourceStage:
-    """Stage of a source: reads it, and runs all steps before the next shuffle."""
+    """Stage of a source: reads it, and runs all transforms before the next shuffle."""
 
     source: SourceNode
     flow: Flow
@@ -141,14 +141,14 @@ class Plan:
         source = next((keyed.sources[0] for keyed in self.keyed if keyed.name == stage), stage)
         return next(group for group in self.groups if source in group)
 
-    def lines(self) -> dict[str, str]:
-        """Return the first source of each operator's line, including async waits behind a source."""
-        lines = {
+    def timelines(self) -> dict[str, str]:
+        """Return the first source of each operator's timeline, including async waits behind a source."""
+        timelines = {
             wait.name: self.group_of(source_stage.name)[0]
             for source_stage in self.source_stages
             for wait in waits_in(source_stage.flow)
         }
-        return lines | {stage.name: self.group_of(stage.name)[0] for stage in self.keyed}
+        return timelines | {stage.name: self.group_of(stage.name)[0] for stage in self.keyed}
 
     def ranks(self) -> dict[str, int]:
         """Return the ranks of keyed operators. With edges they order held records, so a plan must not change them while rows are held."""
@@ -197,21 +197,21 @@ class Plan:
 
 
 def walk(flow: Flow) -> Iterator[Use]:
-    """Yield all uses in a flow, steps before their followers."""
+    """Yield all uses in a flow, transforms before their followers."""
     for use in flow.uses:
         yield use
         if isinstance(use.to, Through):
             yield from walk(use.to.flow)
 
 
-def steps_of(flow: Flow) -> list[StatelessStep | AsyncWait]:
-    """Return the steps of a flow."""
-    return [use.to.step for use in walk(flow) if isinstance(use.to, Through)]
+def transforms_of(flow: Flow) -> list[StatelessTransform | AsyncWait]:
+    """Return the transforms of a flow."""
+    return [use.to.transform for use in walk(flow) if isinstance(use.to, Through)]
 
 
 def waits_in(flow: Flow) -> list[AsyncWait]:
     """Return the async waits of a flow, in the order in which records pass them."""
-    return [step for step in steps_of(flow) if isinstance(step, AsyncWait)]
+    return [transform for transform in transforms_of(flow) if isinstance(transform, AsyncWait)]
 
 
 def waits_of(plan: Plan) -> list[AsyncWait]:

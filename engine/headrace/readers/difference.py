@@ -155,7 +155,7 @@ def _state_difference(
 
 def _is_same_table(before: JobAtCheckpoint, after: JobAtCheckpoint, table: str) -> bool:
     """Return whether a state table has the same rows at both checkpoints, as far as its versions tell."""
-    if _are_on_one_line(before, after):
+    if _are_on_one_lineage(before, after):
         return before.checkpoint.versions.get(table) == after.checkpoint.versions.get(table)
     live, branch = (before, after) if before.config.branch is None else (after, before)
     fork = branch.lineage.last_of(Kind.FORK)
@@ -166,24 +166,26 @@ def _is_same_table(before: JobAtCheckpoint, after: JobAtCheckpoint, table: str) 
     return begun_with == [job.checkpoint.versions.get(table) for job in (live, branch)]
 
 
-def _are_on_one_line(before: JobAtCheckpoint, after: JobAtCheckpoint) -> bool:
+def _are_on_one_lineage(before: JobAtCheckpoint, after: JobAtCheckpoint) -> bool:
     """Return whether both belong to the job itself, or to one branch: then equal versions are equal tables."""
     return before.config.branch == after.config.branch
 
 
 def _fork(before: JobAtCheckpoint, after: JobAtCheckpoint) -> int | None:
-    """Return the last checkpoint that both lines share; None if one of them has rewritten a table since."""
-    lines = [[*job.lineage.newest_first()] for job in (before, after)]
-    common = {checkpoint.checkpoint_id for checkpoint in lines[0]} & {
-        checkpoint.checkpoint_id for checkpoint in lines[1]
+    """Return the last checkpoint that both lineages share; None if one of them has rewritten a table since."""
+    lineages = [[*job.lineage.newest_first()] for job in (before, after)]
+    common = {checkpoint.checkpoint_id for checkpoint in lineages[0]} & {
+        checkpoint.checkpoint_id for checkpoint in lineages[1]
     }
-    if not _are_on_one_line(before, after):  # after the fork, an id is a different checkpoint on each line
-        origins = {checkpoint.restored_from for line in lines for checkpoint in line if checkpoint.kind is Kind.FORK}
+    if not _are_on_one_lineage(before, after):  # after the fork, an id is a different checkpoint on each lineage
+        origins = {
+            checkpoint.restored_from for lineage in lineages for checkpoint in lineage if checkpoint.kind is Kind.FORK
+        }
         common &= {origin for origin in origins if origin is not None}
     fork = max(common, default=None)
     if fork is None:
         return None  # the job was restored to a checkpoint before the fork
-    later = [checkpoint for line in lines for checkpoint in line if checkpoint.checkpoint_id > fork]
+    later = [checkpoint for lineage in lineages for checkpoint in lineage if checkpoint.checkpoint_id > fork]
     return fork if all(checkpoint.kind in _ADDS_ROWS_ONLY for checkpoint in later) else None
 
 
@@ -209,7 +211,7 @@ def _copy_touched_keys(
 
 def _sink_difference(before: JobAtCheckpoint, after: JobAtCheckpoint, name: str, limit: int) -> TableDifference:
     snapshots = [_sink_at(job, job.config.sinks[name].table_path) for job in (before, after)]
-    if _are_on_one_line(before, after) and snapshots[0].version == snapshots[1].version:
+    if _are_on_one_lineage(before, after) and snapshots[0].version == snapshots[1].version:
         return TableDifference(name, True, (), ())
     connection = connect()
     columns = list(dict.fromkeys(column for snapshot in snapshots for column in snapshot.schema.names))

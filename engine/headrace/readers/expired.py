@@ -16,7 +16,7 @@ from headrace.errors import ConfigError
 from headrace.log.checkpoint import Kind
 from headrace.log.marks import live_savepoints
 from headrace.readers.job_at import WITH_STATE, JobAtCheckpoint, check_operator, check_state
-from headrace.readers.query import Rows, ask_once, moment
+from headrace.readers.query import Rows, ask_once, timestamp
 from headrace.tables.expiry import dead_sql
 from headrace.tables.live_rows import last_rows_sql
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
@@ -75,7 +75,10 @@ def expiry_compactions(job: JobAtCheckpoint) -> Iterator[ExpiryCompaction]:
         # The checkpoint before the compaction is the last one that needs the files.
         before = job.log.lineage.before(compaction) or compaction
         yield ExpiryCompaction(
-            compaction.checkpoint_id, moment(compaction.committed_at), entries, moment(before.committed_at + retention)
+            compaction.checkpoint_id,
+            timestamp(compaction.committed_at),
+            entries,
+            timestamp(before.committed_at + retention),
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from headrace.errors import StorageError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.readers.job_at import WITH_STATE, JobAtCheckpoint, check_operator, check_state
-from headrace.readers.query import Rows, ask, ask_once, connect, copy, milliseconds, moment, unreadable
+from headrace.readers.query import Rows, ask, ask_once, connect, copy, milliseconds, timestamp, unreadable
 from headrace.readers.state import key_conditions
 from headrace.state.key_groups import key_group
 from headrace.state.ttl import LiveTtl
@@ -105,7 +105,7 @@ class EntryHistory:
         ttl = self._ttls.get((row["operator"], row["state"]))
         if ttl is None or row["last_access"] is None:
             return row["expires_at"]
-        return moment(ttl.expires_at(milliseconds(row["last_access"]), row["ttl_ms"] or 0))
+        return timestamp(ttl.expires_at(milliseconds(row["last_access"]), row["ttl_ms"] or 0))
 
     def _is_dead(self, row: ChangeRow, at: Checkpoint | None) -> bool:
         ttl, stamp = self._ttls.get((row["operator"], row["state"])), row["last_access"]
@@ -116,7 +116,7 @@ class EntryHistory:
 
     def _committed(self, checkpoint_id: int) -> Any:
         known = self._checkpoints.get(checkpoint_id)
-        return None if known is None else moment(known.committed_at)
+        return None if known is None else timestamp(known.committed_at)
 
 
 def identity(row: ChangeRow) -> EntryIdentity:

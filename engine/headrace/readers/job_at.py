@@ -69,7 +69,7 @@ class JobAtCheckpoint:
 
     @property
     def lineage(self) -> Lineage:
-        """Line of checkpoints that leads to this one, without checkpoints that restores have undone."""
+        """Lineage that leads to this one, without checkpoints that restores have undone."""
         return self.log.lineage.to(self.checkpoint)
 
     def snapshot(self, uri: str, version: int | None) -> Snapshot:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.errors import StorageError
-from headrace.storage.damage import named_fault, plain, way_on
+from headrace.storage.damage import named_damage, plain, way_on
 from headrace.storage.refusals import reason_of
 from headrace.storage.table import ADVICE, TableMissingError, damaged
 from headrace.tables.live_rows import MARK, null_refused
@@ -113,7 +113,7 @@ def ask(connection: duckdb.DuckDBPyConnection, query: str, parameters: Sequence[
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column. Moments are converted via integers: pyarrow needs a microsecond for each, and pandas."""
+    """Return the values of a column. Timestamps are converted via integers: pyarrow needs a microsecond for each, and pandas."""
     import pyarrow as pa
 
     from headrace.records.foreign_values import readable
@@ -130,24 +130,24 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _nearest(microseconds: int) -> datetime:
-    """Return a moment, limited to the first and the last one of Python's `datetime`."""
+    """Return a timestamp, limited to the first and the last one of Python's `datetime`."""
     try:
         return _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
         return datetime.max.replace(tzinfo=UTC) if microseconds > 0 else datetime.min.replace(tzinfo=UTC)
 
 
-def moment(time: int) -> datetime | None:
-    """Return milliseconds as a moment; None outside the years of Python's `datetime`."""
+def timestamp(time: int) -> datetime | None:
+    """Return milliseconds as a timestamp; None outside the years of Python's `datetime`."""
     try:
         return _EPOCH + timedelta(milliseconds=time)
     except OverflowError:
         return None
 
 
-def milliseconds(moment: datetime) -> int:
-    """Return a moment as milliseconds."""
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+def milliseconds(timestamp: datetime) -> int:
+    """Return a timestamp as milliseconds."""
+    return (timestamp - _EPOCH) // timedelta(milliseconds=1)
 
 
 def unreadable(table: str, version: int | None, error: BaseException, job: str | None = None) -> StorageError:
@@ -158,7 +158,7 @@ def unreadable(table: str, version: int | None, error: BaseException, job: str |
     if refused := null_refused(error):
         return damaged(table, refused)
     which = f"version {version} of {table}" if version is not None else table
-    file = named_fault(error)
+    file = named_damage(error)
     if file is not None and file.expected is not None:
         kept = ", though the table's last version has it, so that no vacuum removes it" if file.size is None else ""
         return StorageError(f"{which} cannot be read: {file}{kept}. {way_on(file.uri)}")

@@ -17,7 +17,7 @@ from headrace.log.checkpoint import Kind
 from headrace.readers.difference import sink_version
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.query import Rows, ask, connect, copy, reading, unreadable, with_quoted_names
-from headrace.sources.interval import moment_text
+from headrace.sources.interval import timestamp_text
 from headrace.storage.overlay import OverlaySnapshot, resolved
 from headrace.storage.predicate import Conditions, NoneOf, literal
 from headrace.storage.table import Snapshot
@@ -133,7 +133,7 @@ def live_views(job: JobAtCheckpoint, dialect: Dialect, names: Sequence[str] = ()
     clock = (
         "its watermark is null"
         if checkpoint.watermark is None
-        else f"its watermark is {moment_text(checkpoint.watermark)}"
+        else f"its watermark is {timestamp_text(checkpoint.watermark)}"
     )
     head = (
         f"{dialect.comment} Live entries of job {job.config.job} at checkpoint {checkpoint.checkpoint_id}; {clock}. Print it again "

@@ -11,7 +11,7 @@ from headrace.errors import ConfigError
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.log import CheckpointLog
 from headrace.log.ttl import declared_ttls, row_expiries
-from headrace.readers.query import Rows, milliseconds, moment
+from headrace.readers.query import Rows, milliseconds, timestamp
 from headrace.state.ttl import DeclaredTtls, LiveTtl
 from headrace.tables.expiry import DUCKDB_MILLISECONDS, NEVER_DEAD, RowExpiry, dead_sql
 
@@ -34,7 +34,7 @@ class JobTtl:
         """Load the pipeline's TTLs. If it cannot be loaded, set `not_declared`, since the state should be readable nevertheless."""
         self._config = config
         self._checkpoint = checkpoint
-        self._now = clock.now() if is_now else checkpoint.line_time
+        self._now = clock.now() if is_now else checkpoint.lineage_time
         self._paused_since = log.lineage.last_micro_batch() if is_now else None
         self._expiries: list[RowExpiry] | None = None
         self.not_declared: str | None = None
@@ -69,7 +69,7 @@ class JobTtl:
         """Return the time (ms) on the clock of an operator's TTL at a checkpoint, or now (None)."""
         if ttl.by_watermark:
             return (checkpoint or self._checkpoint).watermark_of(operator)
-        return self._now if checkpoint is None else checkpoint.line_time
+        return self._now if checkpoint is None else checkpoint.lineage_time
 
     def dead_sql(self, milliseconds: Callable[[str], str] = DUCKDB_MILLISECONDS) -> str:
         """Return an SQL condition for expired rows of keyed_state; see `RowExpiry.sql`."""
@@ -95,5 +95,5 @@ def _with_death(
     values[place["expires_at"]] = None
     if ttl is not None and stamp is not None:
         end = ttl.expires_at(milliseconds(stamp), row[place["ttl_ms"]] or 0)
-        values[place["expires_at"]] = moment(end)
+        values[place["expires_at"]] = timestamp(end)
     return tuple(values)

@@ -29,8 +29,8 @@ from headrace.records.array_rules import (
     short_decimals,
     whole_milliseconds,
 )
-from headrace.records.faults import Fault, Faults, UnfitValue, refuse, utf8
 from headrace.records.foreign_values import is_number, is_text, shown, shown_plain, shown_value
+from headrace.records.problems import Problem, Problems, UnfitValue, refuse, utf8
 from headrace.records.value_rules import (
     FIRST_TIME,
     INEXACT,
@@ -48,7 +48,7 @@ from headrace.records.value_rules import (
     whole_number,
 )
 
-Problem = tuple[pa.BooleanArray, str]
+Misfits = tuple[pa.BooleanArray, str]
 """Mask of the values that do not fit, and the reason that follows each of them."""
 
 
@@ -131,7 +131,7 @@ class ScalarKind(ColumnKind):
         """Return values of records without the enums that name them."""
         return values
 
-    def problem(self, array: pa.Array, *, sink: bool) -> Problem | None:
+    def problem(self, array: pa.Array, *, sink: bool) -> Misfits | None:
         """Return which values of records JSON cannot hold, or with `sink` a sink; None where it holds all."""
         del array, sink
         return None
@@ -147,9 +147,9 @@ class ScalarKind(ColumnKind):
     def read(self, value: Any) -> Any:
         """Return a plain value of JSON, CSV or Avro as Arrow takes it. Raises `UnfitValue`."""
 
-    def fit(self, array: pa.Array, faults: Faults) -> pa.Array:
-        """Return foreign values that this kind takes in its own type, null where there is a fault; add the faults."""
-        return self._cast(array, faults)
+    def fit(self, array: pa.Array, problems: Problems) -> pa.Array:
+        """Return foreign values that this kind takes in its own type, null where there is a problem; add the problems."""
+        return self._cast(array, problems)
 
     def file_problem(self, array: pa.Array) -> str | None:
         """Return why a file with these values, of any type, is refused as a whole. None for all other values."""
@@ -160,22 +160,22 @@ class ScalarKind(ColumnKind):
         why = f"is {shown_plain(value)}, which is not {self}"
         raise UnfitValue(why)
 
-    def _cast(self, array: pa.Array, faults: Faults, start: int = 0) -> pa.Array:
+    def _cast(self, array: pa.Array, problems: Problems, start: int = 0) -> pa.Array:
         """Return the array in this type. Arrow refuses whole arrays, so halves are tried to find the refused values."""
         try:
             return array.cast(self.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
             if len(array) == 1:
-                faults[start] = other_type(array[0], self)
+                problems[start] = other_type(array[0], self)
                 return pa.nulls(1, self.type)
         middle = len(array) // 2
         halves = (array.slice(0, middle), start), (array.slice(middle), start + middle)
-        return pa.concat_arrays([self._cast(half, faults, at) for half, at in halves])
+        return pa.concat_arrays([self._cast(half, problems, at) for half, at in halves])
 
 
-def other_type(value: pa.Scalar, kind: ColumnKind) -> Fault:
-    """Return the fault of a value that has not the type of a kind."""
-    return Fault("", f"is {shown_value(value)}, which is not {kind}")
+def other_type(value: pa.Scalar, kind: ColumnKind) -> Problem:
+    """Return the problem of a value that has not the type of a kind."""
+    return Problem("", f"is {shown_value(value)}, which is not {kind}")
 
 
 _NUMBERS: Final = frozenset({int, float, Decimal})
@@ -229,54 +229,54 @@ class Time(Integer):
         """Return whether values of a foreign type sort in the order of times, as texts do not."""
         return super().sorts_like(kind) and not is_text(kind)
 
-    def problem(self, array: pa.Array, *, sink: bool) -> Problem | None:
+    def problem(self, array: pa.Array, *, sink: bool) -> Misfits | None:
         """Return which times no sink can hold."""
         return _outside_years(array) if sink else None
 
     def read(self, value: Any) -> Any:
         """Return a time in milliseconds."""
-        moment = iso_time(value) if isinstance(value, str) else value
-        if not isinstance(moment, IsoTime | Instant):
+        timestamp = iso_time(value) if isinstance(value, str) else value
+        if not isinstance(timestamp, IsoTime | Instant):
             return super().read(value)
-        if moment.is_finer and not self.floors:
+        if timestamp.is_finer and not self.floors:
             raise UnfitValue(f"is {shown_plain(value)}{TOO_FINE}", of_file=True)
-        return moment.milliseconds
+        return timestamp.milliseconds
 
-    def fit(self, array: pa.Array, faults: Faults) -> pa.Array:
+    def fit(self, array: pa.Array, problems: Problems) -> pa.Array:
         """Return times in milliseconds."""
         if is_text(array.type):
-            array = self._written(utf8(array, faults), faults)
+            array = self._written(utf8(array, problems), problems)
         if pa.types.is_date(array.type):
             array = array.cast(_INSTANTS_OF_DAYS[array.type])
         if pa.types.is_timestamp(array.type):
-            return self._milliseconds(array, faults)
-        array = self._cast(array, faults)
+            return self._milliseconds(array, problems)
+        array = self._cast(array, problems)
         problem = _outside_years(array)
-        return array if problem is None else refuse(array, problem[0], faults, problem[1])
+        return array if problem is None else refuse(array, problem[0], problems, problem[1])
 
     def file_problem(self, array: pa.Array) -> str | None:
         """Return why a file with the first time that is finer than a millisecond is refused."""
         value = self._finer(array)
         return None if value is None else f"holds {shown_value(value)}{TOO_FINE}"
 
-    def _written(self, array: pa.Array, faults: Faults) -> pa.Array:
+    def _written(self, array: pa.Array, problems: Problems) -> pa.Array:
         """Return texts of ISO 8601 in milliseconds; those between milliseconds rounded down where the kind says so."""
         times = [None if text is None else iso_time(text) for text in array.to_pylist()]
         is_no_time = [time is None for time in times]
         for position in pc.indices_nonzero(pc.and_(array.is_valid(), pa.array(is_no_time, pa.bool_()))).to_pylist():
-            faults[position] = other_type(array[position], self)
+            problems[position] = other_type(array[position], self)
         is_finer = pa.array([time is not None and time.is_finer and not self.floors for time in times], pa.bool_())
-        refuse(array, is_finer, faults, TOO_FINE)
+        refuse(array, is_finer, problems, TOO_FINE)
         return pa.array([None if time is None else time.milliseconds for time in times], pa.int64())
 
-    def _milliseconds(self, array: pa.Array, faults: Faults) -> pa.Array:
+    def _milliseconds(self, array: pa.Array, problems: Problems) -> pa.Array:
         """Return timestamps in milliseconds; those between milliseconds rounded down where the kind says so."""
-        array = refuse(array, outside_calendar(array), faults, f", {OUTSIDE}")
+        array = refuse(array, outside_calendar(array), problems, f", {OUTSIDE}")
         whole = whole_milliseconds(array)
         if whole is not None:
             return whole
         if not self.floors:
-            array = refuse(array, between_milliseconds(array), faults, TOO_FINE)
+            array = refuse(array, between_milliseconds(array), problems, TOO_FINE)
         return floored_milliseconds(array)
 
     def _finer(self, array: pa.Array) -> pa.Scalar | None:
@@ -297,7 +297,7 @@ _MAY_BE_FINER: Final = re.compile(r"[.,]\d{4}")
 _INSTANTS_OF_DAYS: Final = {pa.date32(): pa.timestamp("s"), pa.date64(): pa.timestamp("ms")}
 
 
-def _outside_years(times: pa.Array) -> Problem | None:
+def _outside_years(times: pa.Array) -> Misfits | None:
     ends = pc.min_max(times).as_py()
     if ends["min"] is None or (ends["min"] >= FIRST_TIME and ends["max"] <= LAST_TIME):
         return None
@@ -327,7 +327,7 @@ class Float(ScalarKind):
             why = "is too large for a float"
             raise UnfitValue(why) from None
 
-    def problem(self, array: pa.Array, *, sink: bool) -> Problem | None:
+    def problem(self, array: pa.Array, *, sink: bool) -> Misfits | None:
         """Return which numbers JSON cannot hold: NaN and infinity."""
         return None if sink else (pc.invert(pc.is_finite(array)), ", which JSON cannot hold")
 
@@ -342,30 +342,30 @@ class Float(ScalarKind):
             raise UnfitValue(f"is {shown_plain(value)}{INEXACT}")
         return number
 
-    def fit(self, array: pa.Array, faults: Faults) -> pa.Array:
+    def fit(self, array: pa.Array, problems: Problems) -> pa.Array:
         """Return floats, null for NaN: JSON writes NaN as null. It would write infinity as null, too, which is refused."""
-        array = _floats(array, faults)
-        array = refuse(array, pc.is_inf(array), faults, ", which JSON cannot hold")
+        array = _floats(array, problems)
+        array = refuse(array, pc.is_inf(array), problems, ", which JSON cannot hold")
         return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
 
 
-def _floats(array: pa.Array, faults: Faults) -> pa.Array:
+def _floats(array: pa.Array, problems: Problems) -> pa.Array:
     """Return numbers as floats. A number whose digits no float shows is refused."""
     if pa.types.is_decimal(array.type):
         floats = short_decimals(array)
-        return _nearest_floats(array, faults) if floats is None else floats
+        return _nearest_floats(array, problems) if floats is None else floats
     try:
         return array.cast(pa.float64())
     except pa.ArrowInvalid:  # Arrow refuses all integers from 2**53 on
-        return _nearest_floats(array, faults)
+        return _nearest_floats(array, problems)
 
 
-def _nearest_floats(array: pa.Array, faults: Faults) -> pa.Array:
+def _nearest_floats(array: pa.Array, problems: Problems) -> pa.Array:
     values = array.to_pylist()
     floats = [None if value is None else nearest_float(value) for value in values]
     for position, (value, number) in enumerate(zip(values, floats, strict=True)):
         if number is None and value is not None:
-            faults.setdefault(position, Fault("", f"is {value}{INEXACT}"))
+            problems.setdefault(position, Problem("", f"is {value}{INEXACT}"))
     return pa.array(floats, pa.float64())
 
 
@@ -392,13 +392,13 @@ class Text(ScalarKind):
             raise UnfitValue(why) from None
         return value
 
-    def fit(self, array: pa.Array, faults: Faults) -> pa.Array:
+    def fit(self, array: pa.Array, problems: Problems) -> pa.Array:
         """Return texts."""
         if isinstance(array.type, pa.UuidType):
             array = pa.array(map(_uuid_text, array.storage.to_pylist()), pa.string())
         elif isinstance(array.type, pa.JsonType):
             array = array.storage
-        return utf8(self._cast(array, faults), faults)
+        return utf8(self._cast(array, problems), problems)
 
 
 def _uuid_text(value: bytes | None) -> str | None:
@@ -430,11 +430,11 @@ class Choice(Text):
         texts = array.to_pylist()
         return [*map(self.allowed.get, texts)] if self._is_enum else texts
 
-    def fit(self, array: pa.Array, faults: Faults) -> pa.Array:
+    def fit(self, array: pa.Array, problems: Problems) -> pa.Array:
         """Return texts that are allowed."""
-        array = super().fit(array, faults)
+        array = super().fit(array, problems)
         wrong = pc.and_(pc.is_valid(array), pc.invert(pc.is_in(array, pa.array(self.allowed, self.type))))
-        return refuse(array, wrong, faults, self._why)
+        return refuse(array, wrong, problems, self._why)
 
 
 class Truth(ScalarKind):

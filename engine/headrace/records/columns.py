@@ -24,8 +24,8 @@ from headrace.interrupts import is_interrupt
 from headrace.records.column_kinds import ScalarKind
 from headrace.records.column_types import Column, columns_of
 from headrace.records.defaults import default_for_null, record_error
-from headrace.records.faults import Faults
 from headrace.records.foreign_values import decoded, is_text, shown_value
+from headrace.records.problems import Problems
 from headrace.records.record_columns import build_records, column_values
 from headrace.records.source_values import fitting, with_value
 from headrace.records.value_arrays import UnfitRecord, attributes, to_array
@@ -83,7 +83,7 @@ def _placeholder(column: Column) -> Any:
 ORDER = "_order"
 """Column with a text that sorts in the order of the changes, over all micro-batches."""
 
-NO_FAULTS: Final[Mapping[int, str]] = {}
+NO_PROBLEMS: Final[Mapping[int, str]] = {}
 
 _KINDS = [kind.symbol for kind in RowKind]
 
@@ -166,14 +166,14 @@ class RecordReader:
         return [name for name in wanted if name not in names]
 
     def read(
-        self, table: pa.Table, faults: Mapping[int, str] = NO_FAULTS
+        self, table: pa.Table, problems: Mapping[int, str] = NO_PROBLEMS
     ) -> tuple[list[msgspec.Struct | None], list[int], list[BadRow]]:
         """Return records and row kinds by position, and the rows that do not fit (None among the records).
 
-        `faults` holds the rows already known not to fit, with the reasons. Raises `UserFunctionError` where code of the record
+        `problems` holds the rows already known not to fit, with the reasons. Raises `UserFunctionError` where code of the record
         (`__post_init__`, a `default_factory`) fails with anything but `ValueError` and `TypeError`, which refuse a row.
         """
-        errors = {**faults}
+        errors = {**problems}
         columns = [column for column in self._columns if column.name in table.schema.names]
         arrays = [self._fitting(table, column, errors) for column in columns]
         kinds = self._kinds(table, errors).to_pylist()
@@ -182,14 +182,14 @@ class RecordReader:
         return records, kinds, _bad_rows(errors)
 
     def read_columns(
-        self, table: pa.Table, faults: Mapping[int, str] = NO_FAULTS
+        self, table: pa.Table, problems: Mapping[int, str] = NO_PROBLEMS
     ) -> tuple[pa.StructArray | None, pa.Int32Array, list[BadRow]]:
         """Return the result of `read`, but with the records as an array of `to_struct_array`, without making record objects.
 
         A row that does not fit is a null. Where records check their values (a `__post_init__`, a constraint), hold
         lists, maps or structs, or have a default that a column cannot hold, the array is None: then call `read`.
         """
-        errors = {**faults}
+        errors = {**problems}
         arrays = [self._array(table, column, errors) for column in self._columns] if self._is_flat else [None]
         if None in arrays:
             return None, pa.array([], pa.int32()), []
@@ -201,25 +201,25 @@ class RecordReader:
     def _fitting(self, table: pa.Table, column: Column, errors: dict[int, str]) -> pa.ChunkedArray:
         stored = table[column.name]
         default = default_for_null(self._record, column) if stored.null_count else None
-        values, faults = fitting(stored, column, default)
-        if faults and stored.null_count and self._row_kind is not None:
-            values, faults = self._with_deletions(table, column, values, faults)
-        for position, fault in faults.items():
-            errors.setdefault(position, f"{column.name}{fault.path} {fault.why}")
+        values, problems = fitting(stored, column, default)
+        if problems and stored.null_count and self._row_kind is not None:
+            values, problems = self._with_deletions(table, column, values, problems)
+        for position, problem in problems.items():
+            errors.setdefault(position, f"{column.name}{problem.path} {problem.why}")
         return values
 
     def _with_deletions(
-        self, table: pa.Table, column: Column, values: pa.ChunkedArray, faults: Faults
-    ) -> tuple[pa.ChunkedArray, Faults]:
-        """Return values and faults of a column after its nulls in deletions have got a value, or a way out in their reason."""
+        self, table: pa.Table, column: Column, values: pa.ChunkedArray, problems: Problems
+    ) -> tuple[pa.ChunkedArray, Problems]:
+        """Return values and problems of a column after its nulls in deletions have got a value, or a way out in their reason."""
         deleted = pc.equal(self._symbols_as_kinds(table), int(RowKind.DELETE))
         places = pc.indices_nonzero(pc.and_(table[column.name].is_null(), deleted)).to_pylist()
-        nulls = [at for at in places if at in faults]
+        nulls = [at for at in places if at in problems]
         value = self._contentless.get(column.name)
         if value is None:
-            return values, faults | {at: faults[at]._replace(why=f"{faults[at].why}{NEEDS_ALL}") for at in nulls}
+            return values, problems | {at: problems[at]._replace(why=f"{problems[at].why}{NEEDS_ALL}") for at in nulls}
         filled = with_value(values.combine_chunks(), pa.array(nulls, pa.int64()), value)
-        return pa.chunked_array([filled]), {at: fault for at, fault in faults.items() if at not in {*nulls}}
+        return pa.chunked_array([filled]), {at: problem for at, problem in problems.items() if at not in {*nulls}}
 
     def _array(self, table: pa.Table, column: Column, errors: dict[int, str]) -> pa.Array | None:
         if column.name in table.schema.names:

@@ -64,7 +64,7 @@ def shown(value: object) -> str:
 
 
 def shown_plain(value: object) -> str:
-    """Return a value of a file as an error shows it: a decimal and a moment without the names of their classes."""
+    """Return a value of a file as an error shows it: a decimal and a timestamp without the names of their classes."""
     return f"{value!s:.{_SHOWN}}" if isinstance(value, Decimal | Instant) else shown(value)
 
 

@@ -17,7 +17,7 @@ stay distinct where the arms meet again.
 So an output sorts with its cause, whichever task made it, and the order downstream is as
 deterministic as at the source, under any parallelism and any split into micro-batches. A watermark
 that moves far equals many that move by a millisecond, each of which reaches an operator after all effects of
-its timers upstream: hence timers sort by time, and those of one moment by stage. `caused_at` reads the time.
+its timers upstream: hence timers sort by time, and those of one timestamp by stage. `caused_at` reads the time.
 
 Processing time is read before a micro-batch begins, so an operator fires its own timers before it processes
 the effects of those upstream: later stages come first. Only their numbers distinguish micro-batches

@@ -16,8 +16,8 @@ import pyarrow as pa
 from headrace.records.column_kinds import ScalarKind
 from headrace.records.column_types import Column, near_misses
 from headrace.records.defaults import defaults_of
-from headrace.records.faults import Faults, UnfitValue
 from headrace.records.foreign_values import shown_plain
+from headrace.records.problems import Problems, UnfitValue
 
 MISSING: Final = msgspec.UNSET
 """Marks a field that a row does not have."""
@@ -25,8 +25,8 @@ MISSING: Final = msgspec.UNSET
 _Reader = Callable[[Any], Any]
 
 
-def to_column(values: Sequence[Any], column: Column, record: type[msgspec.Struct] | None) -> tuple[pa.Array, Faults]:
-    """Return values of one field as an array of the column's type, null where there is a fault.
+def to_column(values: Sequence[Any], column: Column, record: type[msgspec.Struct] | None) -> tuple[pa.Array, Problems]:
+    """Return values of one field as an array of the column's type, null where there is a problem.
 
     `record` has the field, and its default for rows without a value (`MISSING`); None: missing values are nulls. Nulls
     and values that the field does not allow are left for `headrace.records.source_values.fitting` to refuse.
@@ -37,14 +37,14 @@ def to_column(values: Sequence[Any], column: Column, record: type[msgspec.Struct
         except (pa.ArrowException, OverflowError, UnicodeEncodeError):
             pass  # one by one, to find the value that Arrow refuses
     read = _reader(column, record)
-    plain, faults = [], {}
+    plain, problems = [], {}
     for position, value in enumerate(values):
         try:
             plain.append(read(value))
         except UnfitValue as error:
             plain.append(None)
-            faults[position] = error.fault
-    return pa.array(plain, column.type), faults
+            problems[position] = error.problem
+    return pa.array(plain, column.type), problems
 
 
 def _reader(column: Column, record: type[msgspec.Struct] | None) -> _Reader:
@@ -128,5 +128,5 @@ def _within(read: _Reader, value: Any, path: str) -> Any:
     try:
         return read(value)
     except UnfitValue as error:
-        fault = error.fault
-        raise UnfitValue(fault.why, path + fault.path, of_file=fault.of_file) from None
+        problem = error.problem
+        raise UnfitValue(problem.why, path + problem.path, of_file=problem.of_file) from None

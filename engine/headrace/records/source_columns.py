@@ -111,7 +111,7 @@ def limit_of(began_at: int, max_ahead: timedelta, *, is_strict: bool = False) ->
 def _shown(time: int) -> str:
     """Return a time as ISO 8601 in UTC; as milliseconds where it is outside the years 1 to 9999."""
     try:
-        moment = _EPOCH + time * _MILLISECOND
+        timestamp = _EPOCH + time * _MILLISECOND
     except OverflowError:
         return f"{time} ms after 1970"
-    return moment.isoformat(timespec="milliseconds" if time % 1000 else "seconds").replace("+00:00", "Z")
+    return timestamp.isoformat(timespec="milliseconds" if time % 1000 else "seconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Columns of a source as columns of a record: cast where the meaning stays, with a fault for each value that does not fit."""
+"""Columns of a source as columns of a record: cast where the meaning stays, with a problem for each value that does not fit."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from headrace.records.column_kinds import List, NestedKind, ScalarKind, other_type
 from headrace.records.column_types import Column
 from headrace.records.defaults import default_for_null
-from headrace.records.faults import Fault, Faults
 from headrace.records.foreign_values import decoded, is_untyped, shown_value
+from headrace.records.problems import Problem, Problems
 from headrace.records.value_rules import (
     FIRST_DAY_DIGITS,
     FIRST_SECONDS,
@@ -27,18 +27,18 @@ from headrace.records.value_rules import (
 
 def fitting(
     values: pa.ChunkedArray, column: Column, default: pa.Scalar | None = None
-) -> tuple[pa.ChunkedArray, Faults]:
-    """Return the values in the column's type, null where there is a fault. A null becomes the `default`, if there is one.
+) -> tuple[pa.ChunkedArray, Problems]:
+    """Return the values in the column's type, null where there is a problem. A null becomes the `default`, if there is one.
 
     Fields of a struct that the source lacks are left out, if they have a default.
     """
-    chunks, faults, start = [], {}, 0
+    chunks, problems, start = [], {}, 0
     for chunk in values.chunks or [pa.nulls(0, values.type)]:
-        array, chunk_faults = _fitting(chunk, column, default)
+        array, chunk_problems = _fitting(chunk, column, default)
         chunks.append(array)
-        faults.update({start + position: fault for position, fault in chunk_faults.items()})
+        problems.update({start + position: problem for position, problem in chunk_problems.items()})
         start += len(chunk)
-    return pa.chunked_array(chunks), faults
+    return pa.chunked_array(chunks), problems
 
 
 def count_doubtful(times: pa.Int64Array) -> int:
@@ -55,24 +55,24 @@ def _between(values: pa.Array, first: int, last: int) -> pa.BooleanArray:
     return pc.fill_null(pc.and_(pc.greater_equal(values, first), pc.less_equal(values, last)), False)
 
 
-def _fitting(array: pa.Array, column: Column, default: pa.Scalar | None = None) -> tuple[pa.Array, Faults]:
-    stored, array, faults = array, decoded(array), Faults()
+def _fitting(array: pa.Array, column: Column, default: pa.Scalar | None = None) -> tuple[pa.Array, Problems]:
+    stored, array, problems = array, decoded(array), Problems()
     if is_untyped(array.type):
         array = pa.nulls(len(array), column.type)
     elif not column.kind.takes(array.type):
-        array = _refuse_all(array, column, faults)
+        array = _refuse_all(array, column, problems)
     elif isinstance(column.kind, ScalarKind):
-        array = column.kind.fit(array, faults)
+        array = column.kind.fit(array, problems)
     elif column.record is not None:
-        array = _structs(array, column, column.record, faults)
+        array = _structs(array, column, column.record, problems)
     else:
-        array = _maps(array, column, faults) if len(column.parts) > 1 else _lists(array, column, faults)
+        array = _maps(array, column, problems) if len(column.parts) > 1 else _lists(array, column, problems)
     if default is not None and stored.null_count:
         array = with_value(array, pc.indices_nonzero(stored.is_null()), default)
     if not column.nullable and array.null_count:
         for position in pc.indices_nonzero(pc.is_null(array)).to_pylist():
-            faults.setdefault(position, Fault("", "is null"))
-    return array, faults
+            problems.setdefault(position, Problem("", "is null"))
+    return array, problems
 
 
 def with_value(array: pa.Array, positions: pa.Array, value: pa.Scalar) -> pa.Array:
@@ -83,9 +83,9 @@ def with_value(array: pa.Array, positions: pa.Array, value: pa.Scalar) -> pa.Arr
     return pa.concat_arrays([array, own]).take(pa.array(places))
 
 
-def _refuse_all(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
+def _refuse_all(array: pa.Array, column: Column, problems: Problems) -> pa.Array:
     for position in pc.indices_nonzero(pc.is_valid(array)).to_pylist():
-        faults[position] = other_type(array[position], column.kind)
+        problems[position] = other_type(array[position], column.kind)
     return pa.nulls(len(array), column.type)
 
 
@@ -113,63 +113,67 @@ def _file_problem(array: pa.Array, column: Column) -> str | None:
     return next((why for why in problems if why is not None), None)
 
 
-def _structs(array: pa.Array, column: Column, record: type[msgspec.Struct], faults: Faults) -> pa.Array:
+def _structs(array: pa.Array, column: Column, record: type[msgspec.Struct], problems: Problems) -> pa.Array:
     names = [field.name for field in array.type]
     children, names_present = [], []
     for part in column.parts:
         if part.name in names:
             stored = array.field(names.index(part.name))
             default = default_for_null(record, part) if stored.null_count else None
-            child, child_faults = _fitting(stored, part, default)
+            child, child_problems = _fitting(stored, part, default)
             children.append(child)
             names_present.append(part.name)
-            _add(faults, ((at, f".{part.name}", fault) for at, fault in child_faults.items()), array)
+            _add(problems, ((at, f".{part.name}", problem) for at, problem in child_problems.items()), array)
         elif part.required:
-            missing = Fault("", "is missing")
-            _add(faults, ((at, f".{part.name}", missing) for at in range(len(array))), array)
+            missing = Problem("", "is missing")
+            _add(problems, ((at, f".{part.name}", missing) for at in range(len(array))), array)
     if not children:
         return pa.array([{} if valid else None for valid in array.is_valid().to_pylist()], pa.struct([]))
     return pa.StructArray.from_arrays(children, names_present, mask=array.is_null())
 
 
-def _add(faults: Faults, parts: Iterable[tuple[int, str, Fault]], array: pa.Array) -> None:
-    """Add the faults of parts to those of the values that contain them; faults below a null do not count."""
-    for position, path, fault in parts:
-        if position not in faults and array[position].is_valid:
-            faults[position] = fault._replace(path=path + fault.path)
+def _add(problems: Problems, parts: Iterable[tuple[int, str, Problem]], array: pa.Array) -> None:
+    """Add the problems of parts to those of the values that contain them; problems below a null do not count."""
+    for position, path, problem in parts:
+        if position not in problems and array[position].is_valid:
+            problems[position] = problem._replace(path=path + problem.path)
 
 
-def _lists(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
+def _lists(array: pa.Array, column: Column, problems: Problems) -> pa.Array:
     offsets = List.offsets(array)
     (part,) = column.parts
-    items, item_faults = _fitting(array.values[offsets[0] : offsets[-1]], part)
-    _add(faults, ((row, f"[{at - start}]", fault) for row, start, at, fault in _rows(offsets, item_faults)), array)
+    items, item_problems = _fitting(array.values[offsets[0] : offsets[-1]], part)
+    _add(
+        problems,
+        ((row, f"[{at - start}]", problem) for row, start, at, problem in _rows(offsets, item_problems)),
+        array,
+    )
     return pa.ListArray.from_arrays(_from_zero(offsets), items, mask=array.is_null())
 
 
-def _maps(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
+def _maps(array: pa.Array, column: Column, problems: Problems) -> pa.Array:
     offsets = array.offsets.to_pylist()
     entries = slice(offsets[0], offsets[-1])
     raw_keys = array.keys[entries]
     keys, values = (
         _fitting(child, part) for child, part in zip((raw_keys, array.items[entries]), column.parts, strict=True)
     )
-    for _, part_faults in (keys, values):
-        rows = _rows(offsets, part_faults)
-        _add(faults, ((row, f"[{shown_value(raw_keys[at])}]", fault) for row, _, at, fault in rows), array)
+    for _, part_problems in (keys, values):
+        rows = _rows(offsets, part_problems)
+        _add(problems, ((row, f"[{shown_value(raw_keys[at])}]", problem) for row, _, at, problem in rows), array)
     texts = keys[0].to_pylist()
     for row, (start, end) in enumerate(pairwise(offset - offsets[0] for offset in offsets)):
         if len({*texts[start:end]}) < end - start:
-            _add(faults, [(row, "", Fault("", "has a key twice"))], array)
+            _add(problems, [(row, "", Problem("", "has a key twice"))], array)
     return pa.MapArray.from_arrays(_from_zero(offsets), pc.fill_null(keys[0], ""), values[0], mask=array.is_null())
 
 
-def _rows(offsets: list[int], faults: Faults) -> Iterator[tuple[int, int, int, Fault]]:
-    """Yield the place of each fault in a column of lists: the row, the number of the row's first item, the number of the faulty item; and the fault."""
+def _rows(offsets: list[int], problems: Problems) -> Iterator[tuple[int, int, int, Problem]]:
+    """Yield the place of each problem in a column of lists: the row, the number of the row's first item, the number of the faulty item; and the problem."""
     starts = [offset - offsets[0] for offset in offsets]
-    for at, fault in sorted(faults.items()):
+    for at, problem in sorted(problems.items()):
         row = bisect_right(starts, at) - 1
-        yield row, starts[row], at, fault
+        yield row, starts[row], at, problem
 
 
 def _from_zero(offsets: list[int]) -> pa.Array:

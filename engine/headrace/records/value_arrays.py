@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from headrace.records.column_kinds import ScalarKind
 from headrace.records.column_types import Column
-from headrace.records.faults import UnfitValue
 from headrace.records.foreign_values import shown
+from headrace.records.problems import UnfitValue
 
 
 class UnfitRecord(ValueError):  # noqa: N818 - it names the record, as "bad row" does
@@ -162,7 +162,7 @@ def _exact(position: int, value: Any, kind: ScalarKind) -> Any:
     try:
         return kind.exact(value)
     except UnfitValue as error:
-        raise UnfitRecord(position, "", error.fault.why) from None
+        raise UnfitRecord(position, "", error.problem.why) from None
 
 
 def _check_types(values: Sequence[Any], classes: tuple[type, ...], name: str) -> None:

@@ -68,13 +68,13 @@ class IsoTime(NamedTuple):
 
 
 class Instant(NamedTuple):
-    """A moment that a format marks as one: a number since 1970, and how many of its units are a millisecond."""
+    """A timestamp that a format marks as one: a number since 1970, and how many of its units are a millisecond."""
 
     number: int
     per_millisecond: int = 1
 
     def __str__(self) -> str:
-        """Return the moment in milliseconds."""
+        """Return the timestamp in milliseconds."""
         return f"{self.number / self.per_millisecond} ms since 1970"
 
     @property
@@ -84,7 +84,7 @@ class Instant(NamedTuple):
 
     @property
     def is_finer(self) -> bool:
-        """Return whether the moment is between two milliseconds."""
+        """Return whether the timestamp is between two milliseconds."""
         return self.number % self.per_millisecond != 0
 
 
@@ -163,8 +163,10 @@ def iso_time(text: str) -> IsoTime | None:
     if fraction and not second:
         return None
     try:
-        moment = datetime.fromisoformat(f"{day}T{minute or '00:00'}{second or ':00'}{hours or '+00'}:{minutes or '00'}")
-        seconds = round((moment - _EPOCH).total_seconds())
+        timestamp = datetime.fromisoformat(
+            f"{day}T{minute or '00:00'}{second or ':00'}{hours or '+00'}:{minutes or '00'}"
+        )
+        seconds = round((timestamp - _EPOCH).total_seconds())
     except (ValueError, OverflowError):
         return None
     digits = fraction or ""

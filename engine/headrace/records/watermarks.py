@@ -1,7 +1,7 @@
-"""Timelines: ordinals and watermarks that sources which meet share. Pure: no files, no clock.
+"""Timelines: the ordinals and watermarks of a source alone, or of sources that meet and share them. Pure: no files, no clock.
 
 A source that meets no other emits a watermark after each full *bucket*: a fixed number of ordinals in arrival order,
-whatever the micro-batches. `sources.arrival` moves lines where sources merge.
+whatever the micro-batches. `sources.arrival` moves timelines where rows are merged by event time.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def lag_of(out_of_orderness: timedelta) -> int:
 
 
 def latest(times: Iterable[int | None]) -> int | None:
-    """Return the latest of some moments (ms); None without known ones."""
+    """Return the latest of some timestamps (ms); None without known ones."""
     return max((time for time in times if time is not None), default=None)
 
 
@@ -113,7 +113,7 @@ def latest_by_bucket(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
     return times
 
 
-def watermarks_of_line(
+def watermarks_of_timeline(
     new: Iterable[tuple[int, int]],
     *,
     repeated: Iterable[tuple[int, int]] = (),

@@ -19,7 +19,7 @@ from typing import Literal
 
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.intervals import interval_of
-from headrace.run.followed import FollowedLine
+from headrace.run.followed import FollowedLineage
 from headrace.run.options import StoppedBecause
 from headrace.run.replay import Replay
 from headrace.sources.interval import Interval
@@ -150,7 +150,7 @@ class Now:
     last: Checkpoint
     time: int
     limit: StoppedBecause | None
-    followed: FollowedLine
+    followed: FollowedLineage
     past: Past = NO_PAST
     replay: Replay | None = None
     """What the branch of a backfill lacks, without the parts that were tried; None if it was not read yet, or nothing is left."""

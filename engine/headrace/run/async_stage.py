@@ -16,8 +16,8 @@ from headrace.api.types import input_type, output_type
 from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.async_io.keyed_ordered import run_keyed_ordered
 from headrace.async_io.limits import ServiceLimit
-from headrace.async_io.pending_call import AsyncElement, StoredElement, came_as, check_stored, loaded
-from headrace.async_io.responses import KeptAnswer, KeptAnswers, Wanted, kept_answers
+from headrace.async_io.pending_call import PendingCall, StoredCall, came_as, check_stored, loaded
+from headrace.async_io.responses import KeptResponse, KeptResponses, Wanted, kept_responses
 from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.execution.element import Element, Emitted
 from headrace.log.progress import TaskProgress
@@ -29,8 +29,8 @@ from headrace.run.watch import TaskNotes
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange
 from headrace.tables.changelog import Changelog, QuarantineRow
-from headrace.tables.requests import load_waiting_elements, read_answers, waiting_element_rows
-from headrace.tables.schemas import ANSWERS, ASYNC_REQUESTS, QUARANTINE
+from headrace.tables.requests import load_waiting_elements, read_responses, waiting_element_rows
+from headrace.tables.schemas import ASYNC_REQUESTS, QUARANTINE, RESPONSES
 
 
 @dataclass(slots=True)
@@ -91,22 +91,22 @@ class AsyncStage:
             open_until=settings.open_until.get(wait.name),
             stop=self.notes.asked_along(self.stop, lambda: _progress(operator, of)),
             finishes=settings.finishes,
-            answers=self._live_answers(wait),
+            responses=self._live_responses(wait),
         )
         return operator
 
-    def _live_answers(self, wait: AsyncWait) -> KeptAnswers | None:
-        """Return the answers of the live line that a wait takes; None on the job itself, and if the service is called again."""
-        live = self.settings.answers
+    def _live_responses(self, wait: AsyncWait) -> KeptResponses | None:
+        """Return the responses of the live lineage that a wait takes; None on the job itself, and if the service is called again."""
+        live = self.settings.responses
         if live is None or wait.service not in live.services:
             return None
 
-        def read(wanted: Wanted) -> list[KeptAnswer]:
+        def read(wanted: Wanted) -> list[KeptResponse]:
             if live.version is None:
                 return []
-            return read_answers(live.folder, live.version, wait.name, wanted)
+            return read_responses(live.folder, live.version, wait.name, wanted)
 
-        return KeptAnswers(wait, read, never_calls=wait.service in live.never_called)
+        return KeptResponses(wait, read, never_calls=wait.service in live.never_called)
 
     def _limit(self, service: str | None) -> ServiceLimit | None:
         """Return the limit of a service. All waits of the task that name the service share this limit."""
@@ -116,7 +116,7 @@ class AsyncStage:
             self.limits[service] = ServiceLimit(*self.settings.limits[service])
         return self.limits[service]
 
-    def _resumed(self, wait: AsyncWait) -> list[AsyncElement]:
+    def _resumed(self, wait: AsyncWait) -> list[PendingCall]:
         if not self.settings.resumes:
             return []
         batch = self.batch
@@ -142,18 +142,18 @@ class AsyncStage:
         _check_rows(wait, [row for row, is_gone in zip(rows, deleted, strict=True) if not is_gone])
         output.state(ASYNC_REQUESTS, changelog.requests(rows, deleted))
         output.state(QUARANTINE, changelog.quarantine([_given_up(wait, element) for element in operator.quarantined]))
-        keep_for = None if wait.service is None else self.settings.keep_answers.get(wait.service)
+        keep_for = None if wait.service is None else self.settings.keep_responses.get(wait.service)
         if keep_for is not None:
-            answers = [*kept_answers(wait, operator.answered, now=clock.now(), keep_for=keep_for)]
-            operator.metrics.answers_kept = len(answers)
-            output.state(ANSWERS, changelog.answers(answers))
+            responses = [*kept_responses(wait, operator.answered, now=clock.now(), keep_for=keep_for)]
+            operator.metrics.responses_kept = len(responses)
+            output.state(RESPONSES, changelog.responses(responses))
         metrics = report.services[wait.name] = operator.metrics
         output.count(
             requests=metrics.elements,
             retries=metrics.retries,
             timeouts=metrics.timeouts,
             parked=metrics.parked,
-            answers_taken=metrics.answers_taken,
+            responses_taken=metrics.responses_taken,
             quarantined=len(operator.quarantined),
         )
         report.pending += len(operator.pending)
@@ -176,34 +176,34 @@ def _progress(operator: AsyncWaitOperator, of: int | None) -> TaskProgress:
     under_way, retrying = (0, 0) if attempts is None else (len(attempts.under_way), len(attempts.retrying))
     return TaskProgress(
         operator=operator.operator.name,
-        rows=operator.metrics.elements + operator.metrics.answers_taken - under_way,
+        rows=operator.metrics.elements + operator.metrics.responses_taken - under_way,
         of=of,
         in_flight=under_way - retrying,
         waiting=retrying,
     )
 
 
-def _next_called(wait: AsyncWait, waiting: Sequence[AsyncElement]) -> Iterable[AsyncElement]:
+def _next_called(wait: AsyncWait, waiting: Sequence[PendingCall]) -> Iterable[PendingCall]:
     """Return the elements that may be called next: with keys, the first of each key."""
     if wait.mode is not OutputMode.KEYED_ORDERED:
         return waiting
     return {element.key_json: element for element in reversed(waiting)}.values()
 
 
-def _check_rows(wait: AsyncWait, rows: Sequence[StoredElement]) -> None:
+def _check_rows(wait: AsyncWait, rows: Sequence[StoredCall]) -> None:
     takes, gives = input_type(wait.function), output_type(wait.function)
     for row in rows:
         try:
             check_stored(row, takes, gives)
         except msgspec.MsgspecError as error:
             msg = (
-                f"it has to wait in async_requests, but the element, or its answer {row.result!s:.300}, does not fit "
+                f"it has to wait in async_requests, but the element, or its response {row.result!s:.300}, does not fit "
                 f"{takes.__name__} and {gives.__name__}: {error}. (JSON has no NaN and no infinity: they become null.)"
             )
             raise UserFunctionError(wait.name, None, row.element[:500], msg) from error
 
 
-def _check_keys(wait: AsyncWait, resumed: Sequence[AsyncElement]) -> None:
+def _check_keys(wait: AsyncWait, resumed: Sequence[PendingCall]) -> None:
     if wait.key is None:
         return
     read = key_reader(wait.key)
@@ -230,7 +230,7 @@ def configured(wait: AsyncWait, settings: AsyncSettings) -> AsyncWait:
     return replace(wait, **changes)
 
 
-def _given_up(wait: AsyncWait, element: AsyncElement) -> QuarantineRow:
+def _given_up(wait: AsyncWait, element: PendingCall) -> QuarantineRow:
     error = element.last_error or "abandoned"
     position, key = element.emitted.order.hex(), element.key_json.decode()
     reason = f"{error} (after {counted(element.attempts, 'call')})"

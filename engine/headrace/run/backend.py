@@ -54,9 +54,9 @@ def open_backend(task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> I
 def _rebuild(backend: StateBackend, task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> int:
     batch = task.batch
     declared = ttls_of(plan_of(batch.code).keyed[task.stage].operator)
-    lives = task.state_ttl.lives(operator)
+    lifetimes = task.state_ttl.lifetimes(operator)
     expiries = rebuild_expiries(
-        operator, declared, lives, watermark=task.watermark, processing_time=task.processing_time
+        operator, declared, lifetimes, watermark=task.watermark, processing_time=task.processing_time
     )
     views = batch.folder.views(batch.versions)
     return rebuild(backend, views, operator, key_groups, expiries=expiries)

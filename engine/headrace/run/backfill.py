@@ -38,7 +38,7 @@ class BackfillOutcome(StrEnum):
     UNFINISHED = "unfinished"
     """A limit ended it. The same command continues it."""
     WAITING = "waiting"
-    """More elements wait for services than on the live line. The same command continues it."""
+    """More elements wait for services than on the live lineage. The same command continues it."""
     NEEDS_APPROVAL = "needs_approval"
     """The branch is complete and differs from the live tables. It waits for somebody to promote it."""
     PROMOTED = "promoted"
@@ -105,15 +105,17 @@ class Backfill:
         if not self.options.allow_effects:
             refuse_effects(self._on_branch, self.code)
         if plan.replaced is not None:
-            drop_branch(self.config, plan.name, self.options.run_id, backfill_note(plan.asked), requested=plan.asked)
+            drop_branch(
+                self.config, plan.name, self.options.run_id, backfill_note(plan.requested), requested=plan.requested
+            )
         if plan.branch is None or not log_of(self._on_branch).checkpoints:
             fork(
                 self.config,
                 plan.name,
                 plan.fork_id,
                 self.options.run_id,
-                backfill_note(plan.asked),
-                requested=plan.asked,
+                backfill_note(plan.requested),
+                requested=plan.requested,
             )
         crash_points.reached("backfill.forked")
         try:
@@ -128,9 +130,9 @@ class Backfill:
         return self.config.on_branch(self.plan.name)
 
     def _catch_up(self) -> RunReport:
-        asked = self.plan.asked
-        wishes = replace(self.options, mode="backfill", interval_start=asked.start, interval_end=asked.end)
-        report = self.run_branch(self._on_branch, wishes)
+        requested = self.plan.requested
+        options = replace(self.options, mode="backfill", interval_start=requested.start, interval_end=requested.end)
+        report = self.run_branch(self._on_branch, options)
         crash_points.reached("backfill.caught_up")
         return report
 
@@ -146,7 +148,9 @@ class Backfill:
 
     def _check_input(self, log: CheckpointLog) -> None:
         """Raise `SourceError` when input has changed that the branch took in. The simulation has its own."""
-        refuse_changed_input(self.config, self.plan.name, log.lineage.line, Intake(self.code, self.config).listed())
+        refuse_changed_input(
+            self.config, self.plan.name, log.lineage.checkpoints, Intake(self.code, self.config).listed()
+        )
 
     def _outcome(self, comparison: Comparison) -> BackfillOutcome:
         """Return what the job's file says about a complete branch. A branch that changes nothing needs no approval."""
@@ -187,7 +191,7 @@ class BackfillRequest:
     """Request for a backfill of an interval on the branch `name`."""
 
     config: JobConfig
-    asked: Interval
+    requested: Interval
     name: str
     renews: bool = False
     """Replace an open backfill with this name that cannot continue; see `plan_backfill`."""
@@ -213,4 +217,4 @@ class BackfillRequest:
         return plan, Backfill(self.config, code, plan, options, run_branch, limit).run()
 
     def _plan(self, code: Plan) -> BackfillPlan:
-        return plan_backfill(self.config, code, self.asked, self.name, renews=self.renews)
+        return plan_backfill(self.config, code, self.requested, self.name, renews=self.renews)

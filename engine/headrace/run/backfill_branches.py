@@ -12,27 +12,30 @@ from headrace.log.branches import Branch, Branches
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.intervals import position_of
 from headrace.log.lineage import Lineage
-from headrace.sources.interval import Interval, moment_text
+from headrace.sources.interval import Interval, timestamp_text
 
 _DAY: Final = 86_400_000
 
 
-def backfill_note(asked: Interval) -> str:
+def backfill_note(requested: Interval) -> str:
     """Return the note of a backfill's branch."""
-    return f"backfill of {asked}"
+    return f"backfill of {requested}"
 
 
-def default_name(asked: Interval) -> str:
+def default_name(requested: Interval) -> str:
     """Return the default name of a backfill's branch: `backfill_20130110_20130111`, with times unless both are midnights."""
-    pattern = "%Y%m%d" if asked.start % _DAY == asked.end % _DAY == 0 else "%Y%m%dt%H%M%S"
+    pattern = "%Y%m%d" if requested.start % _DAY == requested.end % _DAY == 0 else "%Y%m%dt%H%M%S"
     return "_".join(
-        ["backfill", *(datetime.fromtimestamp(at / 1000, UTC).strftime(pattern) for at in (asked.start, asked.end))]
+        [
+            "backfill",
+            *(datetime.fromtimestamp(at / 1000, UTC).strftime(pattern) for at in (requested.start, requested.end)),
+        ]
     )
 
 
-def union(asked: Interval, other: Interval | None) -> Interval:
+def union(requested: Interval, other: Interval | None) -> Interval:
     """Return the interval from the earlier start to the later end."""
-    return asked if other is None else Interval(min(asked.start, other.start), max(asked.end, other.end))
+    return requested if other is None else Interval(min(requested.start, other.start), max(requested.end, other.end))
 
 
 def open_branch(config: JobConfig, name: str) -> Branch | None:
@@ -47,20 +50,20 @@ def interrupted_renewal(config: JobConfig, name: str) -> Interval | None:
     return None if dropped is None else dropped.requested
 
 
-def begins_behind(branch: Branch, asked: Interval, line: Sequence[Checkpoint]) -> bool:
-    """Return whether a backfill's branch cannot take in an interval: it begins after the start, or its fork is off the job's `line`."""
+def begins_behind(branch: Branch, requested: Interval, lineage: Sequence[Checkpoint]) -> bool:
+    """Return whether a backfill's branch cannot take in an interval: it begins after the start, or its fork is off the job's `lineage`."""
     theirs = branch.requested
-    begins_at = None if theirs is None else _begins_at(branch, theirs, line)
-    return begins_at is None or asked.start < begins_at
+    begins_at = None if theirs is None else _begins_at(branch, theirs, lineage)
+    return begins_at is None or requested.start < begins_at
 
 
 def joined_branch(
-    config: JobConfig, name: str, asked: Interval, line: Sequence[Checkpoint], *, replaced: Branch | None = None
+    config: JobConfig, name: str, requested: Interval, lineage: Sequence[Checkpoint], *, replaced: Branch | None = None
 ) -> Branch | None:
-    """Return the open branch that a backfill continues; None if it makes or replaces one. `line` is the job's.
+    """Return the open branch that a backfill continues; None if it makes or replaces one. `lineage` is the job's.
 
     A backfill replays everything up to the live head, so two of them always overlap. Raises `ConfigError` when another backfill
-    is open, and when the branch with that name was not made by a backfill, begins after the start of `asked`, or begins at a
+    is open, and when the branch with that name was not made by a backfill, begins after the start of `requested`, or begins at a
     checkpoint that a restore has left behind.
     """
     checked_name(name, "branch name")
@@ -68,14 +71,14 @@ def joined_branch(
     joined = next((branch for branch in branches if branch.name == name), None)
     for other in branches:
         if other is not joined and (theirs := other.requested) is not None:
-            begins_at = _begins_at(other, theirs, line)
+            begins_at = _begins_at(other, theirs, lineage)
             join = (
-                f"go on with it: 'headrace backfill {config.job} --from {moment_text(asked.start)} --to {moment_text(asked.end)} "
+                f"go on with it: 'headrace backfill {config.job} --from {timestamp_text(requested.start)} --to {timestamp_text(requested.end)} "
                 f"--name {other.name}'; or "
             )
             msg = (
                 f"a backfill of {theirs} is open on branch '{other.name}', and both would run everything up to the last checkpoint. Nothing was "
-                f"changed. Promote it first; {join if begins_at is not None and begins_at <= asked.start else 'or '}drop it: 'headrace "
+                f"changed. Promote it first; {join if begins_at is not None and begins_at <= requested.start else 'or '}drop it: 'headrace "
                 f"branch drop {config.job} {other.name}'."
             )
             raise ConfigError(msg)
@@ -86,12 +89,12 @@ def joined_branch(
     if theirs is None:
         msg = f"branch '{name}' of job '{config.job}' exists already, and no backfill made it. Nothing was changed. Give another --name; {drop}."
         raise ConfigError(msg)
-    begins_at = _begins_at(joined, theirs, line)
+    begins_at = _begins_at(joined, theirs, lineage)
     if begins_at is None:
         raise left_behind(config, name, joined.fork_id)
-    if asked.start < begins_at:
+    if requested.start < begins_at:
         msg = (
-            f"branch '{name}' begins at {moment_text(begins_at)}, after the start of interval {asked}. Nothing was changed. {drop}; then run the "
+            f"branch '{name}' begins at {timestamp_text(begins_at)}, after the start of interval {requested}. Nothing was changed. {drop}; then run the "
             "backfill again."
         )
         raise ConfigError(msg)
@@ -99,16 +102,16 @@ def joined_branch(
 
 
 def left_behind(config: JobConfig, name: str, fork_id: int) -> ConfigError:
-    """Return the error for a branch whose fork is no longer on the job's line."""
+    """Return the error for a branch whose fork is no longer on the job's lineage."""
     return ConfigError(
         f"branch '{name}' begins at checkpoint {fork_id}, which a later restore or promotion of job '{config.job}' has left behind. "
         f"The live tables were not changed. 'headrace branch drop {config.job} {name}' removes it; then run the backfill again."
     )
 
 
-def _begins_at(branch: Branch, asked: Interval, line: Sequence[Checkpoint]) -> int | None:
-    """Return the moment from which a backfill's branch takes in input again (ms); None if its fork is off the job's `line`."""
-    if branch.fork_id not in {checkpoint.checkpoint_id for checkpoint in line}:
+def _begins_at(branch: Branch, requested: Interval, lineage: Sequence[Checkpoint]) -> int | None:
+    """Return the timestamp from which a backfill's branch takes in input again (ms); None if its fork is off the job's `lineage`."""
+    if branch.fork_id not in {checkpoint.checkpoint_id for checkpoint in lineage}:
         return None
-    stands_at = position_of(Lineage(line, branch.fork_id).line)
-    return asked.start if stands_at is None else stands_at
+    stands_at = position_of(Lineage(lineage, branch.fork_id).checkpoints)
+    return requested.start if stands_at is None else stands_at

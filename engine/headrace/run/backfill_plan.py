@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.async_io.metrics import ServiceMetrics
 from headrace.commit.branch_code import code_differences, differences_to_file, listed
 from headrace.commit.input_changes import InputChange, input_changes
 from headrace.config import JobConfig
@@ -28,11 +29,11 @@ from headrace.run.backfill_branches import (
 )
 from headrace.run.replay import Part, branch_replay
 from headrace.sources.intake import Intake
-from headrace.sources.interval import Interval, moment_text
+from headrace.sources.interval import Interval, timestamp_text
 from headrace.sources.source import ListedFile
 from headrace.tables.folder import JobFolder
 from headrace.tables.requests import count_by_checkpoint
-from headrace.tables.schemas import ANSWERS
+from headrace.tables.schemas import RESPONSES
 from headrace.tables.view import live_chunks
 
 _DAY: Final = 86_400_000
@@ -48,21 +49,21 @@ class Estimate:
     rows: int
     seconds: float
     calls: Mapping[str, int]
-    """Number of calls by async operator, without those whose answers are taken."""
-    answers: Mapping[str, int]
-    """Number of kept answers by async operator that are taken in place of calls."""
+    """Number of calls by async operator, without those whose responses are taken."""
+    responses: Mapping[str, int]
+    """Number of kept responses by async operator that are taken in place of calls."""
     sinks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillPlan:
-    """Plan of a backfill. The interval `asked` ends at the job's position at the latest."""
+    """Plan of a backfill. The interval `requested` ends at the job's position at the latest."""
 
     name: str
-    asked: Interval
+    requested: Interval
     fork_id: int
     begins_at: int | None
-    """Moment from which on input is taken in again (ms); None: from the beginning."""
+    """Timestamp from which on input is taken in again (ms); None: from the beginning."""
     branch: Branch | None
     """Branch to continue; None to make a new one."""
     changes: tuple[InputChange, ...]
@@ -106,76 +107,76 @@ def plan_backfill(
     _check_intervals(config)
     intake = Intake(plan, config)
     intake.check_intervals({})
-    line = log.lineage.line
+    lineage = log.lineage.checkpoints
     name = name or default_name(wanted)
     listed = intake.listed()
     replaced = None
     if renews:
         wanted = union(wanted, interrupted_renewal(config, name))
-        replaced = _stale_branch(config, name, wanted, line, listed)
+        replaced = _stale_branch(config, name, wanted, lineage, listed)
         wanted = wanted if replaced is None else union(wanted, replaced.requested)
-    asked = _taken_in(config, wanted, line)
-    branch = joined_branch(config, name, asked, line, replaced=replaced)
-    changes = input_changes(line, listed, JobFolder.of(config))
+    requested = _taken_in(config, wanted, lineage)
+    branch = joined_branch(config, name, requested, lineage, replaced=replaced)
+    changes = input_changes(lineage, listed, JobFolder.of(config))
     reason = None
     if branch is None:
-        _refuse_without_input(config, asked, listed, line)
-        fork_id, reason = _fork_of(asked, line, changes)
-        branch_line: Sequence[Checkpoint] = Lineage(line, fork_id).line
+        _refuse_without_input(config, requested, listed, lineage)
+        fork_id, reason = _fork_of(requested, lineage, changes)
+        branch_lineage: Sequence[Checkpoint] = Lineage(lineage, fork_id).checkpoints
     else:
         fork_id = branch.fork_id
-        branch_line = _line_of(config, branch, line)
-        _refuse_other_code(config, branch, branch_line)
-        refuse_changed_input(config, name, branch_line, listed)
-    replay = branch_replay(asked, line, branch_line, fork_id)
-    reached = position_of(branch_line)
+        branch_lineage = _lineage_of(config, branch, lineage)
+        _refuse_other_code(config, branch, branch_lineage)
+        refuse_changed_input(config, name, branch_lineage, listed)
+    replay = branch_replay(requested, lineage, branch_lineage, fork_id)
+    reached = position_of(branch_lineage)
     return BackfillPlan(
         name=name,
-        asked=asked,
+        requested=requested,
         fork_id=fork_id,
-        begins_at=position_of(Lineage(line, fork_id).line),
+        begins_at=position_of(Lineage(lineage, fork_id).checkpoints),
         branch=branch,
         changes=tuple(changes),
         reason=reason,
         steps=() if replay is None else replay.parts,
         estimate=_estimate(
-            _behind(line, fork_id, reached),
-            _files_between(listed, reached, position_of(line)),
+            _behind(lineage, fork_id, reached),
+            _files_between(listed, reached, position_of(lineage)),
             config.sinks,
-            _answers_by_operator(config, plan, line[-1]),
+            _responses_by_operator(config, plan, lineage[-1]),
         ),
         replaced=replaced,
     )
 
 
-def _line_of(config: JobConfig, branch: Branch, line: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
-    """Return the line of a branch; if its fork was interrupted, the job's line up to the fork."""
-    return log_of(config.on_branch(branch.name)).lineage.line or Lineage(line, branch.fork_id).line
+def _lineage_of(config: JobConfig, branch: Branch, lineage: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
+    """Return the lineage of a branch; if its fork was interrupted, the job's lineage up to the fork."""
+    return log_of(config.on_branch(branch.name)).lineage.checkpoints or Lineage(lineage, branch.fork_id).checkpoints
 
 
 def _stale_branch(
     config: JobConfig,
     name: str,
-    asked: Interval,
-    line: Sequence[Checkpoint],
+    requested: Interval,
+    lineage: Sequence[Checkpoint],
     listed: Mapping[str, Sequence[ListedFile]],
 ) -> Branch | None:
-    """Return the open backfill with a name if it cannot continue with `asked`; None if it can, or there is none."""
+    """Return the open backfill with a name if it cannot continue with `requested`; None if it can, or there is none."""
     branch = open_branch(config, name)
     if branch is None:
         return None
     is_stale = (
-        begins_behind(branch, asked, line)
+        begins_behind(branch, requested, lineage)
         or differences_to_file(config, branch)
         or code_differences(config, branch)
-        or input_changes(_line_of(config, branch, line), listed, JobFolder.of(config))
+        or input_changes(_lineage_of(config, branch, lineage), listed, JobFolder.of(config))
     )
     return branch if is_stale else None
 
 
-def _refuse_other_code(config: JobConfig, branch: Branch, line: Sequence[Checkpoint]) -> None:
-    """Raise `ConfigError` if a branch has results of other code or settings than the job has now. `line` is the branch's."""
-    if not any(checkpoint.kind is Kind.BATCH and checkpoint.checkpoint_id > branch.fork_id for checkpoint in line):
+def _refuse_other_code(config: JobConfig, branch: Branch, lineage: Sequence[Checkpoint]) -> None:
+    """Raise `ConfigError` if a branch has results of other code or settings than the job has now. `lineage` is the branch's."""
+    if not any(checkpoint.kind is Kind.BATCH and checkpoint.checkpoint_id > branch.fork_id for checkpoint in lineage):
         return
     if differences := [*differences_to_file(config, branch), *code_differences(config, branch)]:
         msg = (
@@ -187,10 +188,10 @@ def _refuse_other_code(config: JobConfig, branch: Branch, line: Sequence[Checkpo
 
 
 def refuse_changed_input(
-    config: JobConfig, name: str, line: Sequence[Checkpoint], listed: Mapping[str, Sequence[ListedFile]]
+    config: JobConfig, name: str, lineage: Sequence[Checkpoint], listed: Mapping[str, Sequence[ListedFile]]
 ) -> None:
-    """Raise `SourceError` if input that a branch has taken in has changed since. `line` is the branch's."""
-    changes = input_changes(line, listed, JobFolder.of(config))
+    """Raise `SourceError` if input that a branch has taken in has changed since. `lineage` is the branch's."""
+    changes = input_changes(lineage, listed, JobFolder.of(config))
     if changes:
         more = f" ({counted(len(changes), 'such file')})" if len(changes) > 1 else ""
         msg = (
@@ -200,12 +201,14 @@ def refuse_changed_input(
         raise SourceError(msg)
 
 
-def _taken_in(config: JobConfig, wanted: Interval, line: Sequence[Checkpoint]) -> Interval:
+def _taken_in(config: JobConfig, wanted: Interval, lineage: Sequence[Checkpoint]) -> Interval:
     """Return the part of an interval that the job has taken in. Raises `IntervalError` if the part is empty."""
-    position = position_of(line)
+    position = position_of(lineage)
     if position is None or wanted.start >= position:
         reached = (
-            "none of its checkpoints has an interval" if position is None else f"it stands at {moment_text(position)}"
+            "none of its checkpoints has an interval"
+            if position is None
+            else f"it stands at {timestamp_text(position)}"
         )
         msg = (
             f"interval {wanted} was not taken in by job '{config.job}' yet: {reached}. Nothing was changed, and there is nothing to do "
@@ -216,26 +219,26 @@ def _taken_in(config: JobConfig, wanted: Interval, line: Sequence[Checkpoint]) -
 
 
 def _refuse_without_input(
-    config: JobConfig, asked: Interval, listed: Mapping[str, Sequence[ListedFile]], line: Sequence[Checkpoint]
+    config: JobConfig, requested: Interval, listed: Mapping[str, Sequence[ListedFile]], lineage: Sequence[Checkpoint]
 ) -> None:
     """Raise `IntervalError` if no input lies in an interval, or at its beginning: a mistyped year would compute everything again."""
     intervals = [file.interval for files in listed.values() for file in files if file.interval is not None]
-    known = [*intervals, *(interval for interval, _ in intervals_of(line))]
-    first = min(known, key=lambda own: own.start, default=asked)
-    if intervals and not any(own.start < asked.end and asked.start < own.end for own in known):
-        msg = f"no file of job '{config.job}' lies in {asked}; the first is of {first}. Nothing was done."
+    known = [*intervals, *(interval for interval, _ in intervals_of(lineage))]
+    first = min(known, key=lambda own: own.start, default=requested)
+    if intervals and not any(own.start < requested.end and requested.start < own.end for own in known):
+        msg = f"no file of job '{config.job}' lies in {requested}; the first is of {first}. Nothing was done."
         raise IntervalError(msg)
-    if first.start - asked.start > max(first.end - first.start, _DAY) and asked.end > first.start:
-        start, end = moment_text(first.start), moment_text(asked.end)
+    if first.start - requested.start > max(first.end - first.start, _DAY) and requested.end > first.start:
+        start, end = timestamp_text(first.start), timestamp_text(requested.end)
         msg = (
-            f"interval {asked} begins before all input of job '{config.job}': its first interval is {first}. Nothing was done. Begin there: "
+            f"interval {requested} begins before all input of job '{config.job}': its first interval is {first}. Nothing was done. Begin there: "
             f"'headrace backfill {config.job} --from {start} --to {end}'."
         )
         raise IntervalError(msg)
 
 
 def _fork_of(
-    asked: Interval, line: Sequence[Checkpoint], changes: Sequence[InputChange]
+    requested: Interval, lineage: Sequence[Checkpoint], changes: Sequence[InputChange]
 ) -> tuple[int, InputChange | None]:
     """Return the checkpoint to fork, and the change that moved it before the interval.
 
@@ -243,23 +246,23 @@ def _fork_of(
     asked                                 |--|               place: 2
     changed                    x                             fork: 1
     """
-    ids = [checkpoint.checkpoint_id for checkpoint in line]
-    place = place_of(asked, line).restore_to
+    ids = [checkpoint.checkpoint_id for checkpoint in lineage]
+    place = place_of(requested, lineage).restore_to
     at = 0 if place is None else ids.index(place)
     first = changes[0] if changes else None
     if first is None or ids.index(first.checkpoint_id) > at:
-        return _with_state(line[: at + 1]), None
-    return _with_state(line[: max(1, ids.index(first.checkpoint_id))]), first
+        return _with_state(lineage[: at + 1]), None
+    return _with_state(lineage[: max(1, ids.index(first.checkpoint_id))]), first
 
 
-def _with_state(line: Sequence[Checkpoint]) -> int:
-    """Return the last checkpoint of a line whose state is in the tables: checkpoints that a promotion brought have none."""
-    return next(checkpoint.checkpoint_id for checkpoint in reversed(line) if checkpoint.has_state)
+def _with_state(lineage: Sequence[Checkpoint]) -> int:
+    """Return the last checkpoint of a lineage whose state is in the tables: checkpoints that a promotion brought have none."""
+    return next(checkpoint.checkpoint_id for checkpoint in reversed(lineage) if checkpoint.has_state)
 
 
-def _behind(line: Sequence[Checkpoint], fork_id: int, reached: int | None) -> list[Checkpoint]:
+def _behind(lineage: Sequence[Checkpoint], fork_id: int, reached: int | None) -> list[Checkpoint]:
     """Return the checkpoints after the fork whose input a branch at position `reached` lacks in part or whole."""
-    behind = [checkpoint for checkpoint in line if checkpoint.checkpoint_id > fork_id]
+    behind = [checkpoint for checkpoint in lineage if checkpoint.checkpoint_id > fork_id]
     return [
         checkpoint
         for checkpoint in behind
@@ -275,40 +278,39 @@ def _files_between(listed: Mapping[str, Sequence[ListedFile]], start: int | None
     )
 
 
-def _answers_by_operator(config: JobConfig, plan: Plan, last: Checkpoint) -> dict[str, Counter[int]]:
-    """Return the kept answers that a branch would take, by operator: their numbers by checkpoint."""
-    if ANSWERS not in last.versions:
+def _responses_by_operator(config: JobConfig, plan: Plan, last: Checkpoint) -> dict[str, Counter[int]]:
+    """Return the kept responses that a branch would take, by operator: their numbers by checkpoint."""
+    if RESPONSES not in last.versions:
         return {}
     view_of, groups = JobFolder.of(config).views(last.versions), last.max_parallelism
     columns = ["checkpoint_id", "expires_at"]
     return {
-        wait.name: count_by_checkpoint(live_chunks(view_of, ANSWERS, wait.name, groups, columns))
+        wait.name: count_by_checkpoint(live_chunks(view_of, RESPONSES, wait.name, groups, columns))
         for wait in waits_of(plan)
-        if wait.service is not None and config.services[wait.service].takes_answers
+        if wait.service is not None and config.services[wait.service].takes_responses
     }
 
 
-def _expected_calls(metrics: Mapping[str, int], answers: int) -> int:
-    """Return the number of calls that a micro-batch needs if this number of its answers is still kept."""
-    calls, kept = metrics.get("calls", 0) + metrics.get("answers_taken", 0), metrics.get("answers_kept", 0)
-    return calls if not kept else round(calls * max(0, kept - answers) / kept)
+def _expected_calls(metrics: ServiceMetrics, responses: int) -> int:
+    """Return the number of calls that a micro-batch needs if this number of its responses is still kept."""
+    calls, kept = metrics.calls + metrics.responses_taken, metrics.responses_kept
+    return calls if not kept else round(calls * max(0, kept - responses) / kept)
 
 
 def _estimate(
     checkpoints: Iterable[Checkpoint], files: int, all_sinks: Iterable[str], kept: Mapping[str, Mapping[int, int]]
 ) -> Estimate:
-    rows, seconds, calls, answers = 0, 0.0, Counter[str](), Counter[str]()
+    rows, seconds, calls, responses = 0, 0.0, Counter[str](), Counter[str]()
     sinks: set[str] = set()
     for checkpoint in checkpoints:
         sinks |= {name for name, outputs in checkpoint.outputs.items() if outputs}
         if checkpoint.kind is Kind.PROMOTION:
             sinks |= {*all_sinks}  # a promotion has only net changes
             continue  # and the metrics of the micro-batches that it has brought
-        metrics = checkpoint.metrics
-        rows += metrics.get("rows_in", 0)
-        seconds += metrics.get("seconds", {}).get("run", 0.0)
-        for name, of_service in metrics.get("services", {}).items():
+        rows += checkpoint.metrics.get("rows_in", 0)
+        seconds += checkpoint.seconds.get("run", 0.0)
+        for name, of_service in checkpoint.services.items():
             taken = kept.get(name, {}).get(checkpoint.checkpoint_id, 0)
             calls[name] += _expected_calls(of_service, taken)
-            answers[name] += taken
-    return Estimate(files, rows, round(seconds, 1), dict(+calls), dict(+answers), tuple(sorted(sinks)))
+            responses[name] += taken
+    return Estimate(files, rows, round(seconds, 1), dict(+calls), dict(+responses), tuple(sorted(sinks)))

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import cast
 
 from headrace import clock, crash_points
 from headrace.commit.protocol import OpenJob
@@ -14,17 +13,17 @@ from headrace.commit.verify import refuse_damaged_state
 from headrace.config import JobConfig
 from headrace.edits.requeue import requeue_again
 from headrace.errors import StorageError
-from headrace.log.checkpoint import Checkpoint, Kind, metrics_of, services_entry
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.facts import NO_ROW_TIMES
 from headrace.log.intervals import taken_in
-from headrace.log.warnings import row_times_entry, steps_entry
 from headrace.plan.stages import Plan
 from headrace.run.due_timers import any_timer_due
 from headrace.run.events import RunEvents
-from headrace.run.followed import FollowedLine
+from headrace.run.followed import FollowedLineage
 from headrace.run.micro_batch import MicroBatch
 from headrace.run.options import RunOptions, StoppedBecause
 from headrace.run.output import OUTPUTS, transit_folder
-from headrace.run.services import LiveAnswers
+from headrace.run.services import LiveResponses
 from headrace.run.tasks import StageTasks
 from headrace.run.watch import NO_WATCH, Watch, stop_file
 from headrace.sources.intake import Intake, end_of_input
@@ -39,7 +38,7 @@ from headrace.tables.folder import JobFolder
 class BatchSequence:
     """Micro-batches of a run that began at `begun` (s, monotonic). `committed` has their checkpoints.
 
-    On a branch, `answers` are those of the live line.
+    On a branch, `responses` are those of the live lineage.
     """
 
     tasks: StageTasks
@@ -49,9 +48,9 @@ class BatchSequence:
     options: RunOptions
     events: RunEvents
     begun: float
-    followed: FollowedLine
+    followed: FollowedLineage
     watch: Watch = NO_WATCH
-    answers: LiveAnswers | None = None
+    responses: LiveResponses | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
     committed: list[Checkpoint] = field(default_factory=list)
     touched: dict[str, Sequence[TakenFile]] = field(default_factory=dict)
@@ -59,7 +58,7 @@ class BatchSequence:
 
     def total(self, metric: str) -> int:
         """Return the sum of a metric over all checkpoints of the run."""
-        return sum(cast("int", checkpoint.metrics.get(metric, 0)) for checkpoint in self.committed)
+        return sum(checkpoint.metrics.get(metric, 0) for checkpoint in self.committed)
 
     def stop(self) -> None:
         """End the run soon: tasks hold elements not begun yet, and the micro-batch is committed."""
@@ -97,7 +96,7 @@ class BatchSequence:
         # The stop file of an earlier micro-batch was removed with it.
         return 0 if self.stopping.is_set() else clock.now() + round(self.seconds_left() * 1000)
 
-    def standing(self, follows: Checkpoint | None = None) -> JobPosition:
+    def position(self, follows: Checkpoint | None = None) -> JobPosition:
         """Return the job's position, to plan the next slice: its own position, or on a branch a position that `follows` a checkpoint of the job."""
         last = self.job.last
         return JobPosition(
@@ -115,8 +114,8 @@ class BatchSequence:
 
     def taken_in(self) -> dict[str, TakenIn]:
         """Return the files that the job has taken in of each source."""
-        trail = self.job.lineage.line
-        return {source.name: taken_in(trail, source.name) for source in self.plan.sources}
+        lineage = self.job.lineage.checkpoints
+        return {source.name: taken_in(lineage, source.name) for source in self.plan.sources}
 
     def last_interval(self) -> Interval | None:
         """Return the interval of the last checkpoint; None if it has none."""
@@ -133,7 +132,7 @@ class BatchSequence:
         """
         live = self.followed.next()
         follows = None if live is None or self.followed.takes_input() else live
-        taken = intake.requeued(self.standing(follows))
+        taken = intake.requeued(self.position(follows))
         if taken is not None:
             self.events.requeued(taken)
             self.make(taken, self.last_interval(), follows=follows)
@@ -181,7 +180,7 @@ class BatchSequence:
             stop_at=self.stop_at(),
             finishes=finishes,
             watch=self.watch,
-            answers=self.answers,
+            responses=self.responses,
         )
         self.events.batch(self.job.next_id, taken)
         self.events.ttl(self.job.last.state_ttl, batch.state_ttl)
@@ -205,12 +204,11 @@ class BatchSequence:
             processing_time=processing_time,
             ended_at=ended_at,
             follows=None if follows is None else follows.checkpoint_id,
-            metrics={
-                **metrics_of(result.metrics, result.seconds),
-                **services_entry(result.services),
-                **row_times_entry(result.row_times),
-                **steps_entry(batch.open_steps(result)),
-            },
+            metrics=dict(sorted(result.metrics.items())),
+            seconds={phase: round(seconds, 3) for phase, seconds in result.seconds.items()},
+            services={name: metrics.summary() for name, metrics in result.services.items()},
+            row_times={name: counts for name, counts in result.row_times.items() if counts != NO_ROW_TIMES},
+            watermark_steps=tuple(batch.open_steps(result)),
         )
         self.committed.append(checkpoint)
         self.touched.clear()

@@ -14,7 +14,7 @@ from headrace.tables.schemas import TIMERS
 def any_timer_due(job: OpenJob, processing_time: int) -> bool:
     """Return whether a timer of processing time is registered for `processing_time` (ms) or before, as of the last checkpoint.
 
-    Reads only files with such timers, and in them only timers after the moment up to which all have fired, as the checkpoint
+    Reads only files with such timers, and in them only timers after the timestamp up to which all have fired, as the checkpoint
     says. Skips timers of operators that the pipeline no longer has.
     """
     operators = [stage.operator.name for stage in plan_of(job.config.code).keyed if isinstance(stage.operator, Process)]

@@ -136,12 +136,12 @@ class RunEvents:
         """Say that the end of the input is declared."""
         self.tell("ending", "the end of the input: the watermark passes all timers of event time")
 
-    def answers_taken(self, count: int) -> None:
-        """Say how many elements of a branch took kept answers, if any did."""
+    def responses_taken(self, count: int) -> None:
+        """Say how many elements of a branch took kept responses, if any did."""
         if count:
             self.tell(
-                "answers",
-                f"{counted(count, 'element')} took kept answers, without a call",
+                "responses",
+                f"{counted(count, 'element')} took kept responses, without a call",
                 {"elements": count},
             )
 
@@ -159,7 +159,7 @@ class RunEvents:
     def backfill_stopped(self, replay: Replay, stopped: StoppedBecause) -> None:
         """Say that a backfill has to end early."""
         self.warn(
-            f"the backfill of interval {replay.asked} had to end before it was through ({stopped}): the branch lacks {replay.missing}. "
+            f"the backfill of interval {replay.requested} had to end before it was through ({stopped}): the branch lacks {replay.missing}. "
             "The same command goes on."
         )
 
@@ -185,12 +185,12 @@ def sink_reports(job: OpenJob) -> dict[str, SinkReport]:
     next run reads it again.
     """
     rows = _rows(checkpoint for checkpoint in job.checkpoints if checkpoint.run_id == job.run_id)
-    standing = job.sink_standing()
+    statuses = job.sink_status()
     return {
         name: SinkReport(
             rows=rows[name],
-            version=standing[name].version if name in standing else None,
-            checkpoint=standing[name].checkpoint if name in standing else None,
+            version=statuses[name].version if name in statuses else None,
+            checkpoint=statuses[name].checkpoint if name in statuses else None,
         )
         for name in job.config.sinks
     }

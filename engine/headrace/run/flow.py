@@ -1,4 +1,4 @@
-"""Flows: the pipes from a stage, through steps without state, to other stages and sinks."""
+"""Flows: the pipes from a stage, through transforms without state, to other stages and sinks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from headrace.api.graph import AssignEventTime, AsyncWait, DropUpdateBefore, FlatMap, Map, StatelessStep
+from headrace.api.graph import AssignEventTime, AsyncWait, DropUpdateBefore, FlatMap, Map, StatelessTransform
 from headrace.errors import SourceError
 from headrace.execution.element import Emitted, make_emitted
 from headrace.execution.record_copies import copied, is_immutable
@@ -32,7 +32,7 @@ class Waits(Protocol):
 def laid(flow: Flow, output: TaskOutput, waits: Waits | None = None, maker: str | None = None) -> Taker:
     """Lay the pipes from a stream to each of its uses.
 
-    `waits` makes the calls of a source's stage. `maker` is the step that makes the records, by default the stage's operator.
+    `waits` makes the calls of a source's stage. `maker` is the transform that makes the records, by default the stage's operator.
     """
     maker = maker or output.operator
     pipes = [_laid_to(use.to, flow, output, waits, maker) for use in flow.uses]
@@ -44,14 +44,14 @@ def _laid_to(to: ToStage | ToSink | Through, flow: Flow, output: TaskOutput, wai
         return SinkFiles(output, to.sink, flow.record, maker)
     if isinstance(to, ToStage):
         return Transit(output, to, flow.record, maker)
-    step = to.step
-    behind = laid(to.flow, output, waits, step.name if isinstance(step, Map | FlatMap | AsyncWait) else maker)
-    if isinstance(step, AsyncWait):
+    transform = to.transform
+    behind = laid(to.flow, output, waits, transform.name if isinstance(transform, Map | FlatMap | AsyncWait) else maker)
+    if isinstance(transform, AsyncWait):
         assert waits is not None  # noqa: S101 - the planner refuses a wait anywhere else
-        return _Wait(behind, waits, step)
-    if isinstance(step, AssignEventTime) and output.limit is not None:
-        behind = _TimeLimit(behind, output, step, output.limit)
-    return Transform(behind, step)
+        return _Wait(behind, waits, transform)
+    if isinstance(transform, AssignEventTime) and output.limit is not None:
+        behind = _TimeLimit(behind, output, transform, output.limit)
+    return Transform(behind, transform)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class _Fork(Taker):
     pipes: tuple[Taker, ...]
 
     def take(self, rows: Rows, /) -> None:
-        """Pass on rows to each use. Records are made once, and copied where a step could change them for another use."""
+        """Pass on rows to each use. Records are made once, and copied where a transform could change them for another use."""
         if any(_needs_records(use.to) for use in self.uses):
             rows = as_records(rows)
         for use, pipe in zip(self.uses, self.pipes, strict=True):
@@ -98,10 +98,10 @@ class _Wait(Pipe):
 
 @dataclass(frozen=True, slots=True)
 class _TimeLimit(Pipe):
-    """Pipe behind a step that assigns event times. Records that are too far ahead (`max_ahead`) go to the quarantine."""
+    """Pipe behind a transform that assigns event times. Records that are too far ahead (`max_ahead`) go to the quarantine."""
 
     output: TaskOutput
-    step: StatelessStep
+    transform: StatelessTransform
     limit: EventTimeLimit
 
     def take(self, rows: Rows, /) -> None:
@@ -117,7 +117,7 @@ class _TimeLimit(Pipe):
 
     def _refuse(self, ahead: list[Emitted]) -> None:
         operator = self.output.operator
-        errors = [f"the event time of {self.step.name} {self.limit.problem(row.timestamp)}" for row in ahead]
+        errors = [f"the event time of {self.transform.name} {self.limit.problem(row.timestamp)}" for row in ahead]
         if self.limit.is_strict:
             msg = f"'{operator}': {encode(ahead[0].record).decode():.500}: {errors[0]}. Nothing was committed."
             raise SourceError(msg)
@@ -131,7 +131,7 @@ class _TimeLimit(Pipe):
 
 
 def _needs_records(to: ToStage | ToSink | Through) -> bool:
-    return isinstance(to, Through) and not isinstance(to.step, DropUpdateBefore)
+    return isinstance(to, Through) and not isinstance(to.transform, DropUpdateBefore)
 
 
 def _on_edge(rows: Rows, edge: int) -> Rows:

@@ -1,4 +1,4 @@
-"""Followed line: a branch makes the same micro-batches as its job, at the times that the job has recorded.
+"""Followed lineage: a branch makes the same micro-batches as its job, at the times that the job has recorded.
 
 A branch that takes in input of its job cuts it at the same places, and its clock shows the job's times. So entries expire, and timers
 fire, as they did on the job. After the job's last checkpoint a branch uses the wall clock.
@@ -21,7 +21,7 @@ from headrace.sources.interval import Interval
 from headrace.sources.position import NO_FACTS, SourceFacts, frontiers, stored_name
 
 
-class FollowedLine:
+class FollowedLineage:
     """Micro-batches of the job that its branch has not followed yet. A job itself follows nothing."""
 
     def __init__(self, config: JobConfig, job: OpenJob, sources: Collection[str]) -> None:
@@ -82,7 +82,7 @@ class FollowedLine:
         ]
 
     def now(self) -> int:
-        """Return the time of the line (ms). It stands still while a branch makes a micro-batch that its job did not make."""
+        """Return the time of the lineage (ms). It stands still while a branch makes a micro-batch that its job did not make."""
         if not self._is_branch:
             return clock.now()
         return self._reached() if self.next() is not None else max(clock.now(), self._reached())
@@ -93,17 +93,17 @@ class FollowedLine:
         return max(recorded, self._reached())
 
     def ended(self, followed: Checkpoint | None) -> int | None:
-        """Return the end (ms) of the micro-batch by the clock of the line; None: the time of its commit."""
+        """Return the end (ms) of the micro-batch by the clock of the lineage; None: the time of its commit."""
         if followed is not None:
-            return max(followed.line_time, self._reached())
+            return max(followed.lineage_time, self._reached())
         return self._reached() if self._is_branch and self.next() is not None else None
 
     def _repeated(self) -> set[int | None]:
-        return {checkpoint.repeats for checkpoint in self._job.lineage.line}
+        return {checkpoint.repeats for checkpoint in self._job.lineage.checkpoints}
 
     def _reached(self) -> int:
         last = self._job.lineage.last_of(Kind.BATCH)
-        return 0 if last is None else last.line_time
+        return 0 if last is None else last.lineage_time
 
     def _comes_next(self, before: Checkpoint, batch: Checkpoint) -> bool:
         if not _is_at(self._job.last, before):
@@ -146,10 +146,10 @@ def _requeues(live: CheckpointLog, branch: OpenJob) -> Iterator[Checkpoint]:
 
 
 def _since_fork(live: CheckpointLog, branch: OpenJob) -> list[Checkpoint]:
-    """Return the job's line from the fork on; nothing if a restore left the fork behind."""
-    fork, line = _fork_of(branch), live.lineage.line
-    is_there = fork in {checkpoint.checkpoint_id for checkpoint in line}
-    return [checkpoint for checkpoint in line if is_there and checkpoint.checkpoint_id >= fork]
+    """Return the job's lineage from the fork on; nothing if a restore left the fork behind."""
+    fork, lineage = _fork_of(branch), live.lineage.checkpoints
+    is_there = fork in {checkpoint.checkpoint_id for checkpoint in lineage}
+    return [checkpoint for checkpoint in lineage if is_there and checkpoint.checkpoint_id >= fork]
 
 
 def _followed(branch: OpenJob) -> int:

@@ -47,10 +47,10 @@ from headrace.run.agenda import (
 from headrace.run.backfill_branches import left_behind
 from headrace.run.batch_sequence import BatchSequence
 from headrace.run.events import OnEvent, RunEvents, sink_reports
-from headrace.run.followed import FollowedLine
+from headrace.run.followed import FollowedLineage
 from headrace.run.options import RunOptions, RunReport, StoppedBecause
 from headrace.run.replay import Replay, branch_replay, fork_of
-from headrace.run.services import live_answers
+from headrace.run.services import live_responses
 from headrace.run.tasks import StageTasks
 from headrace.run.unanswered_calls import UnansweredCalls
 from headrace.run.watch import NO_WATCH, watched
@@ -128,22 +128,22 @@ class _Loop:
 
     def _take_in(self, step: TakeIn) -> None:
         batches = self.batches
-        taken = self.intake.next(batches.standing(step.follows), step.wanted)
+        taken = self.intake.next(batches.position(step.follows), step.wanted)
         if taken is not None:
             batches.make(taken, taken.interval, follows=step.follows)
 
     def _read_replay(self) -> Replay | None:
         """Return what the branch lacks of the interval and of all later input. The job may take in more meanwhile."""
         batches, config = self.batches, self.batches.config
-        line, log = batches.job.lineage.line, batches.followed.live
-        fork_id = fork_of(config.job, line)
-        assert log is not None  # noqa: S101 - the line is a branch's
+        lineage, log = batches.job.lineage.checkpoints, batches.followed.live
+        fork_id = fork_of(config.job, lineage)
+        assert log is not None  # noqa: S101 - the lineage is a branch's
         log.refresh()
-        live = log.lineage.line
+        live = log.lineage.checkpoints
         if all(checkpoint.checkpoint_id != fork_id for checkpoint in live):
             raise left_behind(config, config.branch or "", fork_id)
-        asked = Interval.of(batches.options.interval_start, batches.options.interval_end)
-        return branch_replay(asked, live, line, fork_id)
+        requested = Interval.of(batches.options.interval_start, batches.options.interval_end)
+        return branch_replay(requested, live, lineage, fork_id)
 
     def _tried(self) -> None:
         """Leave out the first step of a replay: it was tried."""
@@ -162,7 +162,7 @@ def _wanted(mode: str, batches: BatchSequence, intake: Intake) -> Wanted:
     is_done = place_of(interval, batches.job.checkpoints).restore_to is not None
     if is_done:
         refuse_unless_done(
-            interval, batches.job.lineage.line, intake.listed(), batches.config, asked_at=options.recompute
+            interval, batches.job.lineage.checkpoints, intake.listed(), batches.config, asked_at=options.recompute
         )
         batches.events.interval_is_done(interval)
     else:
@@ -207,12 +207,12 @@ def run_on(
         watched(config, job.attempt_id, events.progress) if shows_progress else nullcontext(NO_WATCH) as watch,
     ):
         record_run(config, options.run_id)
-        refuse_changed_files(config, job.lineage.line)
+        refuse_changed_files(config, job.lineage.checkpoints)
         events.opened(job.last)
-        followed = FollowedLine(config, job, [source.name for source in plan.sources])
-        answers = live_answers(config, allow_effects=options.allow_effects)
-        batches = BatchSequence(tasks, job, plan, config, options, events, begun, followed, watch, answers)
-        batches.touched = touched_input(config, job.lineage.line)
+        followed = FollowedLineage(config, job, [source.name for source in plan.sources])
+        responses = live_responses(config, allow_effects=options.allow_effects)
+        batches = BatchSequence(tasks, job, plan, config, options, events, begun, followed, watch, responses)
+        batches.touched = touched_input(config, job.lineage.checkpoints)
         intake = Intake(plan, config, topics=topics, steps=steps)
         ending: Ending = "end" if options.end_of_input else "finish" if options.finish else None
         calls = UnansweredCalls(batches)
@@ -222,14 +222,14 @@ def run_on(
             calls.refuse(reason)
             if mode == "caught_up" and not batches.limit():
                 events.ahead(intake.waiting)
-            events.answers_taken(batches.total("answers_taken"))
+            events.responses_taken(batches.total("responses_taken"))
             events.waiting(job.last.work.pending, job.last.work.due)
             waits = watermark_waits(job.lineage, job.last, job.view)
             events.watermark_waits(waits)
             row_times = row_times_of([*job.unreported, *batches.committed])
             for warning in row_time_warnings(config.job, row_times):
                 events.degrade(warning)
-        for warning in input_warnings(config, job.lineage.line):
+        for warning in input_warnings(config, job.lineage.checkpoints):
             events.degrade(warning)
         last, sinks = job.last, sink_reports(job)
         interval = _interval_of(options, mode, last)
@@ -242,7 +242,7 @@ def run_on(
         seconds=round(clock.monotonic() - begun, 3),
         stopped_because=reason,
         quarantined=batches.total("quarantined"),
-        answers_taken=batches.total("answers_taken"),
+        responses_taken=batches.total("responses_taken"),
         waiting=job.last.work.pending,
         checkpoint=last.checkpoint_id,
         watermark=last.watermark,

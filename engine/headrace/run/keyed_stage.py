@@ -204,7 +204,7 @@ class _Work:
             last_watermark=watermarks[-1].timestamp if watermarks else None,
             processing_time=ProcessingTime(began, self.task.processing_time),
             stage=self.task.stage,
-            lives=self.task.state_ttl.lives(operator.name),
+            lifetimes=self.task.state_ttl.lifetimes(operator.name),
             timers_fired=self.task.timers_fired,
             options=self.task.async_state,
             owns_broadcast=self._owns_broadcast,

@@ -106,7 +106,7 @@ class MaterializerWork:
             watermark=task.watermark,
             watermarks=watermarks,
             processing_time=task.processing_time,
-            ttl_since=task.state_ttl.lives(operator.name).since.get(HISTORY_STATE),
+            ttl_since=task.state_ttl.lifetimes(operator.name).since.get(HISTORY_STATE),
             from_columns=True,
         )
 

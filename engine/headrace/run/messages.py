@@ -10,7 +10,7 @@ from headrace.async_io.metrics import ServiceMetrics
 from headrace.config import PipelineCode
 from headrace.options import AsyncStateOptions, MaterializerOptions
 from headrace.records.source_columns import EventTimeLimit
-from headrace.run.services import LiveAnswers
+from headrace.run.services import LiveResponses
 from headrace.sinks.sink import OutputFile
 from headrace.sources.row_check import RefusedRows
 from headrace.sources.source import InputFile
@@ -43,7 +43,7 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     limits: dict[str, EventTimeLimit] = {}
     """Latest event time of a good row, by source or keyed operator; without an entry, any."""
     progress_from: int | None = None
-    """Moment from which on tasks report progress (ms); None: never."""
+    """Timestamp from which on tasks report progress (ms); None: never."""
 
 
 class AsyncSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,15 +55,15 @@ class AsyncSettings(msgspec.Struct, frozen=True, kw_only=True):
     limits: dict[str, tuple[float | None, int | None]] = {}
     """Limits by service: calls per second, and concurrent calls."""
     open_until: dict[str, int] = {}
-    """Moment of the next probe (ms), by operator with an open breaker."""
+    """Timestamp of the next probe (ms), by operator with an open breaker."""
     resumes: bool = False
     """True if earlier micro-batches have left elements."""
     finishes: bool = False
     """True if services are called for the last time for these elements."""
-    keep_answers: dict[str, int] = {}
-    """Time for which answers are kept (ms), by service that keeps them."""
-    answers: LiveAnswers | None = None
-    """Answers that the elements of a branch take; None on the job itself."""
+    keep_responses: dict[str, int] = {}
+    """Time for which responses are kept (ms), by service that keeps them."""
+    responses: LiveResponses | None = None
+    """Responses that the elements of a branch take; None on the job itself."""
 
 
 class SourceTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class SourceTask(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int = 1
     """Number of tasks of the source: each resumes the waiting elements of its share of the key groups."""
     stop_at: int | None = None
-    """Moment to stop, and to leave elements without an answer (ms)."""
+    """Timestamp to stop, and to leave elements without a response (ms)."""
     stop_file: str | None = None
     on_bad_file: str = "fail"
     on_bad_row: str = "quarantine"
@@ -104,7 +104,7 @@ class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
     upsert_materialize: MaterializerOptions = MaterializerOptions()
     state_ttl: TtlHistory = TtlHistory()
     timers_fired: dict[str, int] = {}
-    """Moment up to which no timer of the operator is left (ms), by clock."""
+    """Timestamp up to which no timer of the operator is left (ms), by clock."""
     local_copies: dict[str, str] = {}
     parent_id: int = 0
     resumes: bool = False
@@ -115,7 +115,7 @@ class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
     cut: bytes | None = None
     """Place from which on records are held: an earlier operator has reached only this place."""
     stop_at: int | None = None
-    """Moment to stop, and to hold records not begun yet (ms)."""
+    """Timestamp to stop, and to hold records not begun yet (ms)."""
     stop_file: str | None = None
     """File whose existence tells tasks to stop."""
 
@@ -148,7 +148,7 @@ class TaskReport(msgspec.Struct, kw_only=True):
     pending: int = 0
     """Number of elements in `async_requests`."""
     due: int | None = None
-    """Moment when the first of them is due (ms)."""
+    """Timestamp when the first of them is due (ms)."""
     services: dict[str, ServiceMetrics] = {}
     """Metrics by async operator."""
     error: str | None = None

@@ -19,15 +19,15 @@ from headrace.commit.run_check import lost_elements
 from headrace.config import SourceConfig
 from headrace.errors import StateSchemaError
 from headrace.log.checkpoint import open_breakers
-from headrace.log.facts import OperatorFacts, by_operator
+from headrace.log.facts import OperatorFacts, WatermarkStep, by_operator
 from headrace.log.ttl import declared_ttls, history_ttls
-from headrace.log.warnings import WatermarkStep, open_step
+from headrace.log.warnings import open_step
 from headrace.plan.stages import KeyedStage, Plan, waits_in
 from headrace.records.source_columns import EventTimeLimit, limit_of
 from headrace.records.watermarks import lag_of
 from headrace.run.messages import AsyncSettings, BatchSettings, KeyedTask, SourceTask, TaskReport
-from headrace.run.result import BatchResult, Group, line_after
-from headrace.run.services import LiveAnswers
+from headrace.run.result import BatchResult, Group, timeline_after
+from headrace.run.services import LiveResponses
 from headrace.run.tasks import StageTasks
 from headrace.run.watch import NO_WATCH, SOURCES, Watch, keyed_stage, stop_file
 from headrace.sources.row_check import QuarantineCheck
@@ -70,17 +70,17 @@ class MicroBatch:
         stop_at: int | None = None,
         finishes: bool = False,
         watch: Watch = NO_WATCH,
-        answers: LiveAnswers | None = None,
+        responses: LiveResponses | None = None,
     ) -> None:
         """Store the settings. Every operator gets `parallelism` tasks, and sees `processing_time` (ms).
 
         `async_state`, unless None, overrides the job's setting. At `stop_at` (ms) keyed tasks stop and hold elements not begun yet.
         With `finishes`, services are called for the last time for all waiting elements. `watch` watches the progress of each stage.
-        On a branch, elements take `answers` of the live line.
+        On a branch, elements take `responses` of the live lineage.
         """
         self._tasks = tasks
         self._watch = watch
-        self._answers = answers
+        self._responses = responses
         self._job = job
         self._plan = plan
         self._parallelism = parallelism
@@ -129,8 +129,8 @@ class MicroBatch:
         self._check_elements()
         by_source = self._read(taken, result)
         for group in self._plan.groups:
-            part = next((part for part in taken.lines if part.sources == group), None)
-            result.lines[group] = line_after(
+            part = next((part for part in taken.timelines if part.sources == group), None)
+            result.timelines[group] = timeline_after(
                 self._job.last,
                 group,
                 part,
@@ -145,34 +145,34 @@ class MicroBatch:
             with result.timed(stage.name), watched:
                 reports = self._keyed(stage, result)
             result.add(stage.name, reports)
-        for group, line in result.lines.items():
-            line.settle(result.cut_behind(self._operators_of(group), line.watermarks))
+        for group, timeline in result.timelines.items():
+            timeline.settle(result.cut_behind(self._operators_of(group), timeline.watermarks))
         return result
 
     def operators_after(self, result: BatchResult) -> dict[str, OperatorFacts]:
         """Return the facts of operators after the micro-batch. Of an operator that the code no longer has, fired timers stay."""
-        lines, ranks, since = self._plan.lines(), self._plan.ranks(), by_operator(self.state_ttl.since)
+        timelines, ranks, since = self._plan.timelines(), self._plan.ranks(), by_operator(self.state_ttl.since)
         last = self._job.last
         left = {name: OperatorFacts(fired_until=facts.fired_until) for name, facts in last.operators.items()}
         own = {
             name: OperatorFacts(
-                timeline=line,
+                timeline=timeline,
                 rank=ranks.get(name),
                 fired_until=result.timers_fired.get(name, last.fired_until(name)),
                 local_copies=result.local_copies.get(name, {}),
                 ttl_since=since.get(name, {}),
             )
-            for name, line in lines.items()
+            for name, timeline in timelines.items()
         }
         return {name: facts for name, facts in (left | own).items() if facts != OperatorFacts()}
 
     def open_steps(self, result: BatchResult) -> Iterator[WatermarkStep]:
         """Yield the next step of each watermark that the rows taken in so far would move."""
-        for group, line in result.lines.items():
+        for group, timeline in result.timelines.items():
             step = open_step(
                 group,
-                line.bucket,
-                line.watermark,
+                timeline.bucket,
+                timeline.watermark,
                 size=self._job.config.watermark.bucket,
                 lag=lag_of(self._out_of_orderness(group)),
                 operators=self._operators_of(group),
@@ -201,19 +201,19 @@ class MicroBatch:
             services={name: service.url for name, service in config.services.items()},
             overrides={name: _settings(override) for name, override in config.async_io.items()},
             limits={name: (service.rate, service.concurrency) for name, service in config.services.items()},
-            open_until=open_breakers(self._job.lineage.line),
+            open_until=open_breakers(self._job.lineage.checkpoints),
             resumes=self._resumes,
             finishes=self._finishes,
-            keep_answers={
-                name: round(service.keep_answers.total_seconds() * 1000)
+            keep_responses={
+                name: round(service.keep_responses.total_seconds() * 1000)
                 for name, service in config.services.items()
-                if service.keep_answers is not None
+                if service.keep_responses is not None
             },
-            answers=self._answers,
+            responses=self._responses,
         )
 
     def _operators_of(self, group: Group) -> list[str]:
-        """Return the operators of a line that get its watermarks: keyed ones, and waits in the stages of its sources."""
+        """Return the operators of a timeline that get its watermarks: keyed ones, and waits in the stages of its sources."""
         keyed = [stage.name for stage in self._plan.keyed if stage.sources[0] in group]
         return keyed + [
             wait.name for stage in self._plan.source_stages if stage.name in group for wait in waits_in(stage.flow)
@@ -270,15 +270,15 @@ class MicroBatch:
     def _keyed(self, stage: KeyedStage, result: BatchResult) -> list[TaskReport]:
         parent, name = self._job.last, stage.name
         group = self._plan.group_of(name)
-        line = result.lines[group]
+        timeline = result.timelines[group]
         is_wait = isinstance(stage.operator, AsyncWait)
         task = KeyedTask(
             batch=self._shared,
             stage=stage.number,
             rows=result.transit_rows[name],
             transit_bytes=result.transit_bytes[name],
-            watermark=parent.watermark_of(name) if parent.timeline_of(name) else line.seen,
-            watermarks=line.watermarks,
+            watermark=parent.watermark_of(name) if parent.timeline_of(name) else timeline.seen,
+            watermarks=timeline.watermarks,
             processing_time=self._processing_time,
             first_ordinal=parent.timeline(group).bucket.next_ordinal,
             async_state=self._job.config.async_state(name, enabled=self._async_state),
@@ -290,7 +290,7 @@ class MicroBatch:
             resumes=parent.holds_records,
             async_io=self._async_settings if is_wait else AsyncSettings(services={}),
             broadcast=tuple(result.broadcast.get(name, ())),
-            cut=result.cut_behind(stage.after, line.watermarks),
+            cut=result.cut_behind(stage.after, timeline.watermarks),
             stop_at=self._stop_at,
             stop_file=stop_file(self._shared.attempt_id),
         )

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from headrace.log.warnings import RowTimes, RunWarning, WatermarkWait
+from headrace.log.facts import RowTimes
+from headrace.log.warnings import RunWarning, WatermarkWait
 
 Mode = Literal["auto", "caught_up", "interval", "backfill"]
 StoppedBecause = Literal["drained", "budget", "max_batches", "interval", "done", "terminated", "finished", "ended"]
@@ -97,8 +98,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     stopped_because: StoppedBecause
     quarantined: int
-    answers_taken: int = 0
-    """On a branch, number of elements that took the kept answer of the live line, without a call."""
+    responses_taken: int = 0
+    """On a branch, number of elements that took the kept response of the live lineage, without a call."""
 
     waiting: int = 0
     """Number of elements that wait for services at the end of the run."""

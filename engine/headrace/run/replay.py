@@ -42,13 +42,13 @@ class Part:
 class Replay:
     """Replay on a branch: the requested interval, and the remaining parts."""
 
-    asked: Interval
+    requested: Interval
     parts: tuple[Part, ...]
 
     @property
     def rest(self) -> Replay | None:
         """Return the replay without its first part; None if there is no other."""
-        return Replay(self.asked, self.parts[1:]) if self.parts[1:] else None
+        return Replay(self.requested, self.parts[1:]) if self.parts[1:] else None
 
     @property
     def missing(self) -> str:
@@ -60,38 +60,38 @@ class Replay:
 
 
 def branch_replay(
-    asked: Interval, live: Sequence[Checkpoint], branch: Sequence[Checkpoint], fork_id: int
+    requested: Interval, live: Sequence[Checkpoint], branch: Sequence[Checkpoint], fork_id: int
 ) -> Replay | None:
-    """Return the remaining replay of `asked` and all later input on a branch, cut like the live line; None if it is complete.
+    """Return the remaining replay of `requested` and all later input on a branch, cut like the live lineage; None if it is complete.
 
-    `live` and `branch` are the two lines; the branch forks at checkpoint `fork_id` of the live one.
+    `live` and `branch` are the two lineages; the branch forks at checkpoint `fork_id` of the live one.
     """
     cut = [checkpoint.checkpoint_id for checkpoint in live].index(fork_id) + 1
     kept, behind = live[:cut], live[cut:]
     first = next((interval for interval, _ in intervals_of(behind)), None)
     if first is not None:  # from the fork's position to the end of the next cut, with gaps that had no files then
         position = position_of(kept)
-        asked = Interval(min(asked.start, first.start) if position is None else position, first.end)
-    return _rest(Replay(asked, tuple(_parts(asked, kept, behind))), branch)
+        requested = Interval(min(requested.start, first.start) if position is None else position, first.end)
+    return _rest(Replay(requested, tuple(_parts(requested, kept, behind))), branch)
 
 
-def _rest(replay: Replay, trail: Sequence[Checkpoint]) -> Replay | None:
-    """Return the part of a replay that a line has not taken in; None if it has all."""
-    parts = tuple(_left(replay.parts, trail))
-    return Replay(replay.asked, parts) if parts else None
+def _rest(replay: Replay, lineage: Sequence[Checkpoint]) -> Replay | None:
+    """Return the part of a replay that a lineage has not taken in; None if it has all."""
+    parts = tuple(_left(replay.parts, lineage))
+    return Replay(replay.requested, parts) if parts else None
 
 
-def _parts(asked: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Part]:
+def _parts(requested: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Part]:
     """Return the parts of a replay: the requested interval, and the input behind the fork, without gaps."""
     if any(len(checkpoint.sources) > 1 for checkpoint in left_behind):
-        return _recorded_parts(asked, kept, left_behind)
-    parts = [Part(asked)]
+        return _recorded_parts(requested, kept, left_behind)
+    parts = [Part(requested)]
     position = position_of(kept)
-    first = next((interval.start for interval, _ in intervals_of(left_behind)), asked.start)
+    first = next((interval.start for interval, _ in intervals_of(left_behind)), requested.start)
     begin = first if position is None else position
-    if begin < asked.start:
-        parts.insert(0, Part(Interval(begin, asked.start)))
-    reached, sources, adjoins = asked.end, _sources(kept), True
+    if begin < requested.start:
+        parts.insert(0, Part(Interval(begin, requested.start)))
+    reached, sources, adjoins = requested.end, _sources(kept), True
     for checkpoint in left_behind:
         interval = interval_of(checkpoint)
         if interval is not None:
@@ -108,7 +108,7 @@ def _parts(asked: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Ch
     return parts
 
 
-def _recorded_parts(asked: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Part]:
+def _recorded_parts(requested: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Part]:
     """Return a part for each former micro-batch with input, and one for the rest of the requested interval."""
     parts: list[Part] = []
     places = frontiers(_sources(kept))
@@ -119,15 +119,15 @@ def _recorded_parts(asked: Interval, kept: Sequence[Checkpoint], left_behind: Se
             parts.append(Part(requeue=checkpoint))
         places = frontiers(checkpoint.sources)
     reached = position_of([*kept, *left_behind])
-    if reached is not None and reached < asked.end:
-        parts.append(Part(Interval(reached, asked.end)))
+    if reached is not None and reached < requested.end:
+        parts.append(Part(Interval(reached, requested.end)))
     return parts
 
 
-def _left(parts: Iterable[Part], trail: Sequence[Checkpoint]) -> Iterator[Part]:
-    """Yield the parts that a line has not taken yet, without the parts of earlier parts."""
-    reached, own = position_of(trail), _sources(trail)
-    repeated = {checkpoint.repeats for checkpoint in trail}
+def _left(parts: Iterable[Part], lineage: Sequence[Checkpoint]) -> Iterator[Part]:
+    """Yield the parts that a lineage has not taken yet, without the parts of earlier parts."""
+    reached, own = position_of(lineage), _sources(lineage)
+    repeated = {checkpoint.repeats for checkpoint in lineage}
     for part in parts:
         if part.requeue is not None:
             if part.requeue.checkpoint_id not in repeated:
@@ -144,14 +144,14 @@ def _left(parts: Iterable[Part], trail: Sequence[Checkpoint]) -> Iterator[Part]:
             reached = part.interval.end
 
 
-def _sources(trail: Sequence[Checkpoint]) -> Mapping[str, SourceFacts]:
-    """Return the facts of sources at a line's last checkpoint."""
-    return trail[-1].sources if trail else {}
+def _sources(lineage: Sequence[Checkpoint]) -> Mapping[str, SourceFacts]:
+    """Return the facts of sources at a lineage's last checkpoint."""
+    return lineage[-1].sources if lineage else {}
 
 
-def fork_of(job: str, line: Sequence[Checkpoint]) -> int:
-    """Return the live checkpoint that a branch begins at. Raises `ConfigError` if the line is not a branch's."""
-    for checkpoint in line:
+def fork_of(job: str, lineage: Sequence[Checkpoint]) -> int:
+    """Return the live checkpoint that a branch begins at. Raises `ConfigError` if the lineage is not a branch's."""
+    for checkpoint in lineage:
         if checkpoint.kind is Kind.FORK and checkpoint.restored_from is not None:
             return checkpoint.restored_from
     msg = f"a run of mode backfill needs a branch of job '{job}': 'headrace backfill' makes one. Nothing was run."

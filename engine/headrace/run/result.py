@@ -1,6 +1,6 @@
 """Result of a micro-batch, and the timelines after it.
 
-Watermarks of a line of ordinals: those that a micro-batch gives to its operators, and the last one that all have seen.
+Watermarks of a timeline: those that a micro-batch gives to its operators, and the last one that all have seen.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from headrace.async_io.metrics import ServiceMetrics, merged_metrics
 from headrace.execution.drain import seen_and_held
 from headrace.execution.element import Watermark
 from headrace.log.checkpoint import Checkpoint
-from headrace.log.facts import JobWork
-from headrace.log.warnings import NO_ROW_TIMES, RowTimes, row_times_of_task
+from headrace.log.facts import NO_ROW_TIMES, JobWork, RowTimes
+from headrace.log.warnings import row_times_of_task
 from headrace.metrics import METRICS
 from headrace.records.order import record_order
 from headrace.records.watermarks import (
@@ -32,20 +32,20 @@ from headrace.records.watermarks import (
     cut_at_block,
     lag_of,
     latest_by_bucket,
-    watermarks_of_line,
+    watermarks_of_timeline,
 )
 from headrace.run.messages import TaskReport
 from headrace.sinks.sink import OutputFile
 from headrace.sources.position import NO_FACTS, SourceFacts
-from headrace.sources.slices import LineSlice, Slice
+from headrace.sources.slices import Slice, TimelineSlice
 from headrace.storage.files import StagedFile
 
 Group = tuple[str, ...]
-"""Names of sources that meet. They share a line of ordinals."""
+"""Names of sources that meet. They share a timeline."""
 
 
 @dataclass(slots=True)
-class LineResult:
+class TimelineResult:
     """Timeline after a micro-batch. Sources that meet share one.
 
     `watermarks` are those that its operators get, `watermark` is the last of them, `seen` the last that all operators have seen;
@@ -72,16 +72,16 @@ class LineResult:
         self.repeated = tuple(self.watermarks[len(seen) :])
 
 
-def line_after(
+def timeline_after(
     parent: Checkpoint,
     group: Group,
-    part: LineSlice | None,
+    part: TimelineSlice | None,
     reports: Iterable[TaskReport],
     *,
     size: int,
     out_of_orderness: timedelta,
-) -> LineResult:
-    """Return the position of a line after a slice. `part` is its part of the slice; None if it has none.
+) -> TimelineResult:
+    """Return the position of a timeline after a slice. `part` is its part of the slice; None if it has none.
 
     Its watermarks are planned, or follow from the tasks' reports. `size` is the number of ordinals in a bucket.
     """
@@ -102,10 +102,10 @@ def line_after(
     joined = None
     if former.watermark is not None and any(part.watermark != former.watermark for part in parent.parts_of(group)):
         joined = former.bucket.next_ordinal, former.watermark
-    watermarks = watermarks_of_line(new, repeated=former.repeated, joined=joined)
+    watermarks = watermarks_of_timeline(new, repeated=former.repeated, joined=joined)
     watermark = watermarks[-1][1] if watermarks else former.watermark
     has_input = part is None or part.after is not None or bool(latest_times)
-    return LineResult(bucket, watermarks, watermark, former.seen, has_input=has_input)
+    return TimelineResult(bucket, watermarks, watermark, former.seen, has_input=has_input)
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class BatchResult:
     timers_fired: dict[str, dict[str, int]] = field(default_factory=dict)
     metrics: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)
-    lines: dict[Group, LineResult] = field(default_factory=dict)
+    timelines: dict[Group, TimelineResult] = field(default_factory=dict)
     cuts: dict[str, bytes] = field(default_factory=dict)
     """Place that an operator has reached, by operator; only of operators that did not finish."""
     blocks: dict[str, bytes] = field(default_factory=dict)
@@ -136,8 +136,8 @@ class BatchResult:
 
     @property
     def watermark(self) -> int | None:
-        """Return the earliest of the lines' watermarks; None while a line has none."""
-        seen = [line.seen for line in self.lines.values()]
+        """Return the earliest of the timelines' watermarks; None while a timeline has none."""
+        seen = [result.seen for result in self.timelines.values()]
         return None if None in seen else min(cast("list[int]", seen), default=None)
 
     def add(self, operator: str, reports: Sequence[TaskReport]) -> None:
@@ -186,7 +186,7 @@ class BatchResult:
 
     def sources_after(self, former: Mapping[str, SourceFacts], taken: Slice) -> dict[str, SourceFacts]:
         """Return the facts of sources after a slice, from the `former` ones."""
-        has_input = {name: line.has_input for names, line in self.lines.items() for name in names}
+        has_input = {name: result.has_input for names, result in self.timelines.items() for name in names}
         facts: dict[str, SourceFacts] = {}
         for name, before in former.items():
             facts[name] = msgspec.structs.replace(before, taken=(), idle=False)
@@ -197,14 +197,14 @@ class BatchResult:
 
     def timelines_after(self, former: Timelines) -> dict[str, Timeline]:
         """Return the timelines after the micro-batch. Sources that the pipeline no longer has keep the timeline that they had."""
-        present = {name for names in self.lines for name in names}
+        present = {name for names in self.timelines for name in names}
         left = (
             msgspec.structs.replace(
                 timeline, sources=tuple(name for name in timeline.sources if name not in present), repeated=()
             )
             for timeline in former.values()
         )
-        own = (line.timeline(names) for names, line in self.lines.items())
+        own = (result.timeline(names) for names, result in self.timelines.items())
         return {timeline.sources[0]: timeline for timeline in (*left, *own) if timeline.sources}
 
     @contextmanager

@@ -91,14 +91,16 @@ class _Slice:
         """Return the number in the file of a taken row."""
         return file.first_row + row if self.positions is None else int(self.positions[row].as_py())
 
-    def faults(self, file: InputFile) -> dict[int, str]:
+    def problems(self, file: InputFile) -> dict[int, str]:
         """Return the reasons why rows cannot be read, by their index among the taken rows."""
-        faults_by_row = self.rows.faults
-        if not faults_by_row:
+        problems_by_row = self.rows.problems
+        if not problems_by_row:
             return {}
         places = range(len(self.ordinals))
         return {
-            row: faults_by_row[position] for row in places if (position := self.position(file, row)) in faults_by_row
+            row: problems_by_row[position]
+            for row in places
+            if (position := self.position(file, row)) in problems_by_row
         }
 
 
@@ -124,13 +126,13 @@ class _FileReader:
         check = self._check(rows)
         try:
             taken = self._slice(file, rows)
-            checked = check.check(taken.table, taken.faults(file))
+            checked = check.check(taken.table, taken.problems(file))
         except (pa.ArrowException, UnicodeDecodeError) as error:  # columns without an order, text that is no UTF-8
             self._refuse_file(file, error, rows)
             return None
         self.rows += len(taken.ordinals)
         self.ahead += checked.ahead
-        # A Spark step gives times a unit. They stay doubtful where it took numbers that are, and has not converted them.
+        # A Spark transform gives times a unit. They stay doubtful where it took numbers that are, and has not converted them.
         took_doubtful = rows.before is not None and rows.before.doubtful > 0
         self.doubtful += check.doubtful_times(checked.columns) if took_doubtful else checked.doubtful
         times = check.times(checked.columns)
@@ -184,13 +186,13 @@ class _FileReader:
                 raise unreadable(self._source.name, file.path, error) from error
             self._refuse_file(file, error)
             return None
-        fault = self._fault(file, rows)
-        if fault is not None:
-            self._refuse_file(file, SourceError(fault), rows)
+        problem = self._problem(file, rows)
+        if problem is not None:
+            self._refuse_file(file, SourceError(problem), rows)
             return None
         return rows
 
-    def _fault(self, file: InputFile, rows: FileRows) -> str | None:
+    def _problem(self, file: InputFile, rows: FileRows) -> str | None:
         table = rows.table
         if (problem := self._check(rows).problem(table)) is not None:
             return problem

@@ -1,6 +1,6 @@
 """Transforms without state, and errors of the user code in them.
 
-Steps without state: apply map, filter, flat_map and assign_event_time to records.
+Transforms without state: apply map, filter, flat_map and assign_event_time to records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.api.graph import AssignEventTime, DropUpdateBefore, Filter, FlatMap, Map, StatelessStep
+from headrace.api.graph import AssignEventTime, DropUpdateBefore, Filter, FlatMap, Map, StatelessTransform
 from headrace.api.records import RowKind
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Emitted, make_emitted, shown_record
@@ -27,27 +27,27 @@ from headrace.records.value_arrays import UnfitRecord
 from headrace.run.rows import ColumnarRows, Pipe, Rows, as_records
 
 
-def called(step: str, function: Callable[[Any], Any], record: msgspec.Struct) -> Any:
-    """Return the result of a step's function on a record.
+def called(transform: str, function: Callable[[Any], Any], record: msgspec.Struct) -> Any:
+    """Return the result of a transform's function on a record.
 
-    Raises `UserFunctionError` with step, record and traceback when the function fails, or tries to end the process.
+    Raises `UserFunctionError` with transform, record and traceback when the function fails, or tries to end the process.
     """
     try:
         return function(record)
     except BaseException as error:
         if is_interrupt(error):
             raise
-        raise failed(step, record, "".join(traceback.format_exception(error))) from error
+        raise failed(transform, record, "".join(traceback.format_exception(error))) from error
 
 
-def failed(step: str, record: msgspec.Struct, why: str) -> UserFunctionError:
-    """Return the error of a step at a record."""
-    return UserFunctionError(step, None, shown_record(record), why)
+def failed(transform: str, record: msgspec.Struct, why: str) -> UserFunctionError:
+    """Return the error of a transform at a record."""
+    return UserFunctionError(transform, None, shown_record(record), why)
 
 
 @contextmanager
 def refusing_unfit(maker: str, emitted: Sequence[Emitted]) -> Iterator[None]:
-    """Raise `UserFunctionError` when columns cannot store a record that the operator or step `maker` has made."""
+    """Raise `UserFunctionError` when columns cannot store a record that the operator or transform `maker` has made."""
     try:
         yield
     except UnfitRecord as error:
@@ -60,41 +60,41 @@ def refusing_unfit(maker: str, emitted: Sequence[Emitted]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Transform(Pipe):
-    """Pipe through a step without state."""
+    """Pipe through a transform without state."""
 
-    step: StatelessStep
+    transform: StatelessTransform
 
     def take(self, rows: Rows, /) -> None:
-        """Pass on the results of the step. Raises `UserFunctionError` as `applied` does."""
-        if isinstance(self.step, DropUpdateBefore) and isinstance(rows, ColumnarRows):
+        """Pass on the results of the transform. Raises `UserFunctionError` as `applied` does."""
+        if isinstance(self.transform, DropUpdateBefore) and isinstance(rows, ColumnarRows):
             self.next.take(rows.without_update_before())
         else:
-            self.next.take(list(applied(self.step, as_records(rows))))
+            self.next.take(list(applied(self.transform, as_records(rows))))
 
 
-def applied(step: StatelessStep, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
-    """Return the results of a step on records, each at the place of its record. Several results of one record get an index each.
+def applied(transform: StatelessTransform, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
+    """Return the results of a transform on records, each at the place of its record. Several results of one record get an index each.
 
-    Raises `UserFunctionError` when the step's function fails, or returns a value of a wrong type.
+    Raises `UserFunctionError` when the transform's function fails, or returns a value of a wrong type.
     """
-    match step:
+    match transform:
         case Map():
-            return _mapped(step, emitted)
+            return _mapped(transform, emitted)
         case Filter():
-            return _filtered(step, emitted)
+            return _filtered(transform, emitted)
         case FlatMap():
-            return _flat_mapped(step, emitted)
+            return _flat_mapped(transform, emitted)
         case DropUpdateBefore():
             return (element for element in emitted if element.kind != RowKind.UPDATE_BEFORE)
         case AssignEventTime():
-            return _timed(step, emitted)
+            return _timed(transform, emitted)
         case _:
             return iter(emitted)
 
 
-def _mapped(step: Map, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
-    name, function, wanted = step.name, step.function, step.record
-    check = _kept_check(name, step.keeps)
+def _mapped(transform: Map, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
+    name, function, wanted = transform.name, transform.function, transform.record
+    check = _kept_check(name, transform.keeps)
     taken = wanted if is_immutable(wanted) else None
     for order, timestamp, kind, record in emitted:
         result = called(name, function, record)
@@ -105,40 +105,40 @@ def _mapped(step: Map, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
         yield make_emitted((order, timestamp, kind, result))
 
 
-def _filtered(step: Filter, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
-    name, is_kept = step.name, partial(_is_kept, step.predicate)
-    if step.deletes:
+def _filtered(transform: Filter, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
+    name, is_kept = transform.name, partial(_is_kept, transform.predicate)
+    if transform.deletes:
         return (_kept_or_deleted(name, is_kept, element) for element in emitted)
     return (element for element in emitted if called(name, is_kept, element.record))
 
 
-def _flat_mapped(step: FlatMap, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
-    name, check = step.name, _kept_check(step.name, step.keeps)
-    listed = partial(_listed, step.function, copies=not is_immutable(step.record))
+def _flat_mapped(transform: FlatMap, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
+    name, check = transform.name, _kept_check(transform.name, transform.keeps)
+    listed = partial(_listed, transform.function, copies=not is_immutable(transform.record))
     for order, timestamp, kind, record in emitted:
         for index, result in enumerate(called(name, listed, record)):
-            typed = _typed(name, record, result, step.record)
+            typed = _typed(name, record, result, transform.record)
             if check is not None:
                 check(record, typed)
             yield make_emitted((output_order(order, index), timestamp, kind, typed))
 
 
-def _timed(step: AssignEventTime, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
-    time = step.time
+def _timed(transform: AssignEventTime, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
+    time = transform.time
     read: Callable[[Any], Any] = operators.attrgetter(time) if isinstance(time, str) else time
-    moment = partial(_moment, read)
+    timestamp = partial(_timestamp, read)
     for order, _, kind, record in emitted:
-        yield make_emitted((order, called(step.name, moment, record), kind, record))
+        yield make_emitted((order, called(transform.name, timestamp, record), kind, record))
 
 
-def _kept_or_deleted(step: str, is_kept: Callable[[Any], bool], element: Emitted) -> Emitted:
+def _kept_or_deleted(transform: str, is_kept: Callable[[Any], bool], element: Emitted) -> Emitted:
     """Return an upsert, or a deletion of its key where the row is refused."""
-    if element.kind == RowKind.DELETE or called(step, is_kept, element.record):
+    if element.kind == RowKind.DELETE or called(transform, is_kept, element.record):
         return element
     return element._replace(kind=RowKind.DELETE)
 
 
-def _kept_check(step: str, keeps: tuple[str, ...]) -> Callable[[Any, Any], None] | None:
+def _kept_check(transform: str, keeps: tuple[str, ...]) -> Callable[[Any, Any], None] | None:
     """Return the function that raises `UserFunctionError` where a result does not keep the fields of its record."""
     if not keeps:
         return None
@@ -147,29 +147,29 @@ def _kept_check(step: str, keeps: tuple[str, ...]) -> Callable[[Any, Any], None]
     def check(record: Any, result: Any) -> None:
         if read(record) != read(result):
             why = f"it declares keeps={keeps!r}, and returned {result!r:.300}: let it keep these fields, or take them out of keeps"
-            raise failed(step, record, why)
+            raise failed(transform, record, why)
 
     return check
 
 
-def _typed(step: str, record: msgspec.Struct, result: object, wanted: type[msgspec.Struct]) -> msgspec.Struct:
+def _typed(transform: str, record: msgspec.Struct, result: object, wanted: type[msgspec.Struct]) -> msgspec.Struct:
     if isinstance(result, wanted):
         return result
     why = (
         f"it returned {result!r:.300} of type {type(result).__name__}, not a {wanted.__name__}: let it return what the pipeline "
         "declares (the annotation, or record=...)"
     )
-    raise failed(step, record, why)
+    raise failed(transform, record, why)
 
 
 def _is_kept(predicate: Callable[[Any], object], record: msgspec.Struct) -> bool:
-    answer = predicate(record)
-    if answer is True or answer is False:
-        return answer
-    if isinstance(answer, Awaitable | Generator):
-        msg = f"it returned {answer!r:.100}, which is always true: return something true or false"
+    verdict = predicate(record)
+    if verdict is True or verdict is False:
+        return verdict
+    if isinstance(verdict, Awaitable | Generator):
+        msg = f"it returned {verdict!r:.100}, which is always true: return something true or false"
         raise TypeError(msg)
-    return bool(answer)
+    return bool(verdict)
 
 
 def _listed(function: Callable[[Any], object], record: msgspec.Struct, *, copies: bool) -> list[Any]:
@@ -183,12 +183,12 @@ def _listed(function: Callable[[Any], object], record: msgspec.Struct, *, copies
     raise TypeError(msg)
 
 
-def _moment(time: Callable[[Any], object], record: msgspec.Struct) -> int:
-    moment = time(record)
-    if isinstance(moment, bool) or not isinstance(moment, int):
-        msg = f"an event time is a whole number of milliseconds, not {moment!r:.100}"
+def _timestamp(time: Callable[[Any], object], record: msgspec.Struct) -> int:
+    timestamp = time(record)
+    if isinstance(timestamp, bool) or not isinstance(timestamp, int):
+        msg = f"an event time is a whole number of milliseconds, not {timestamp!r:.100}"
         raise TypeError(msg)
-    if not -LATEST_TIMER <= moment <= LATEST_TIMER:
-        msg = f"an event time must lie within {LATEST_TIMER} ms of 1970, not at {moment}"
+    if not -LATEST_TIMER <= timestamp <= LATEST_TIMER:
+        msg = f"an event time must lie within {LATEST_TIMER} ms of 1970, not at {timestamp}"
         raise ValueError(msg)
-    return moment
+    return timestamp

@@ -1,4 +1,4 @@
-"""Calls that no service answers in a run with `--finish`: without a timeout, each such run would end with its budget, and change nothing."""
+"""Calls that no service responds to in a run with `--finish`: without a timeout, each such run would end with its budget, and change nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class UnansweredCalls:
         self.before = _waiting_calls(self.batches.job) if options.finish or options.end_of_input else {}
 
     def refuse(self, reason: StoppedBecause) -> None:
-        """Raise `ServiceError` if the run's budget has ended while calls waited, and none of them got an answer.
+        """Raise `ServiceError` if the run's budget has ended while calls waited, and none of them got a response.
 
         Where the input took the whole budget, there was no call, and another run goes on.
         """
@@ -59,9 +59,9 @@ class UnansweredCalls:
         timeouts = ", ".join(f"async_io.{name}.timeout" for name in sorted(counts))
         call = self.before[first]
         return ServiceError(
-            f"no waiting call had an answer within the run's budget of {self.seconds:.0f} s: {numbers}, the first of '{first[0]}' "
+            f"no waiting call had a response within the run's budget of {self.seconds:.0f} s: {numbers}, the first of '{first[0]}' "
             f"with key {call.key}, record {_record_of(call):.300}. Nothing is lost: they wait in async_requests (headrace retries {job}). "
-            f"Give these calls an end ({timeouts} in the job's file), and, if elements without an answer may be set aside, "
+            f"Give these calls an end ({timeouts} in the job's file), and, if elements without a response may be set aside, "
             f"on_failure=OnFailure.QUARANTINE in the pipeline (headrace quarantine {job} --requeue brings them back). Or mend the "
             "service, or raise run.budget. Then run again."
         )

@@ -67,7 +67,7 @@ class TaskNotes:
         if self._next is None or self._measure is None or (now := clock.now()) < self._next:
             return
         self._next = now + round(self._files.seconds_between * 1000)
-        # A store that does not answer must not fail the task: no result depends on these files.
+        # A store that does not respond must not fail the task: no result depends on these files.
         with suppress(StorageError):
             self._files.write_task(self._stage, self._task, self._measure())
 
@@ -81,7 +81,7 @@ class Watch(Protocol):
     """Watcher of the stages of micro-batches."""
 
     def progress_from(self) -> int | None:
-        """Return the moment from which on tasks of a micro-batch that begins now report progress (ms); None: never."""
+        """Return the timestamp from which on tasks of a micro-batch that begins now report progress (ms); None: never."""
         ...
 
     def stage(self, checkpoint_id: int, name: str, shown: str, rows: int) -> AbstractContextManager[None]:
@@ -111,7 +111,7 @@ class ProgressWatch:
     tell: Callable[[BatchProgress], None]
 
     def progress_from(self) -> int:
-        """Return the moment after the first interval between two writes (ms)."""
+        """Return the timestamp after the first interval between two writes (ms)."""
         return clock.now() + round(self.files.seconds_between * 1000)
 
     @contextmanager
@@ -119,7 +119,7 @@ class ProgressWatch:
         """Read, add up and send the progress of a stage regularly during the block."""
 
         def look() -> None:
-            # A store that does not answer must not fail the run, as in `TaskNotes.note`.
+            # A store that does not respond must not fail the run, as in `TaskNotes.note`.
             with suppress(StorageError):
                 if tasks := self.files.read_tasks(name):
                     progress = added_up(checkpoint_id, shown, rows, tasks)
@@ -155,7 +155,7 @@ class StopSign:
     """Check that tasks call after each chunk of records. Looks for the stop file at most once a second."""
 
     def __init__(self, task: KeyedTask | SourceTask) -> None:
-        """Take the moment to stop, and the stop file, from the task."""
+        """Take the timestamp to stop, and the stop file, from the task."""
         self._task = task
         self._next_look = clock.monotonic()
 
@@ -172,5 +172,5 @@ class StopSign:
         try:
             return self._task.batch.folder.has(path)
         except StorageError:
-            # A store that does not answer must not fail the task, and must not end later checks.
+            # A store that does not respond must not fail the task, and must not end later checks.
             return False

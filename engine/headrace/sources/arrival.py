@@ -96,7 +96,7 @@ def merge_keys(times: pa.Int64Array, start: int | None) -> pa.Int64Array:
     return pc.cumulative_max(times.fill_null(EARLIEST), start=EARLIEST if start is None else start)
 
 
-def first_in_line(queues: Iterable[Queue]) -> Queue | None:
+def first_in_turn(queues: Iterable[Queue]) -> Queue | None:
     """Return the live source that the others wait for: its unread items can sort first. None if no source is live."""
     return min(
         (queue for queue in queues if queue.is_live), key=lambda queue: (queue.frontier, queue.number), default=None
@@ -125,10 +125,10 @@ def last_recorded(queues: Sequence[Queue], counts: Sequence[int]) -> Queue | Non
 def release(queues: Sequence[Queue]) -> Released:
     """Merge and return the items that no unread item of a live source can sort before.
 
-    These are all items up to the last one read from the source that is first in line. All unread items, of that source and
+    These are all items up to the last one read from the source that is first in turn. All unread items, of that source and
     of the others, sort after it.
     """
-    last = first_in_line(queues)
+    last = first_in_turn(queues)
     counts = [queue.up_to(last) for queue in queues]
     keys = _joined(queue.keys[:count] for queue, count in zip(queues, counts, strict=True))
     equals = _joined(queue.ranks_of_equals()[:count] for queue, count in zip(queues, counts, strict=True))
@@ -153,8 +153,8 @@ def _joined(arrays: Iterable[pa.Int64Array]) -> pa.Int64Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Position of a line of ordinals: its bucket, its last watermark (ms), and its last punctuations (ms) by source number."""
+class ArrivalTimeline:
+    """Position of a timeline: its bucket, its last watermark (ms), and its last punctuations (ms) by source number."""
 
     bucket: Bucket = field(default_factory=Bucket)
     watermark: int | None = None
@@ -165,8 +165,8 @@ class Line:
         """Return the merge key of the last item released (ms); None before the first readable event time."""
         return latest((self.bucket.open_max, self.bucket.closed_max))
 
-    def advanced(self, released: Released, *, size: int, lags: Mapping[int, int]) -> tuple[Line, Watermarks]:
-        """Return the line after released items, and the watermarks of these items.
+    def advanced(self, released: Released, *, size: int, lags: Mapping[int, int]) -> tuple[ArrivalTimeline, Watermarks]:
+        """Return the timeline after released items, and the watermarks of these items.
 
         A watermark follows each bucket of `size` ordinals and each punctuation, if it is higher than the last watermark.
         `lags` gives the distance of the watermark from the merge key (ms), by source number.
@@ -182,7 +182,7 @@ class Line:
             if key != EARLIEST and (watermark is None or value > watermark):
                 watermark = value
                 watermarks.append((place, value))
-        return Line(self._bucket(released, end, size), watermark, punctuated), watermarks
+        return ArrivalTimeline(self._bucket(released, end, size), watermark, punctuated), watermarks
 
     def _bucket(self, released: Released, end: int, size: int) -> Bucket:
         if not len(released):

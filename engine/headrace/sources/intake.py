@@ -20,7 +20,7 @@ from headrace.errors import ConfigError, SourceError
 from headrace.execution.process_context import END_OF_INPUT
 from headrace.plan.stages import Plan
 from headrace.records.watermarks import Timelines, timeline_of
-from headrace.sources.arrival import Line
+from headrace.sources.arrival import ArrivalTimeline
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.merge import Merge, MergeRules
@@ -32,7 +32,7 @@ from headrace.sources.position import (
 )
 from headrace.sources.registry import KINDS, source_of
 from headrace.sources.requeued import RequeuedSlice
-from headrace.sources.slices import NEXT_SLICE, GroupSlice, JobPosition, LineSlice, Slice, SliceRequest, Waiting
+from headrace.sources.slices import NEXT_SLICE, GroupSlice, JobPosition, Slice, SliceRequest, TimelineSlice, Waiting
 from headrace.sources.source import Ahead, InputFile, ListedFile, Source, TakenIn, Want
 from headrace.sources.transformed.source import Derivation
 
@@ -75,7 +75,7 @@ class Pieces:
         """Return the part of a slice with its pieces joined to sources; `facts` are those before the slice."""
         return replace(
             part,
-            line=replace(part.line, sources=self.names),
+            timeline=replace(part.timeline, sources=self.names),
             files=tuple(msgspec.structs.replace(file, source=self.owners[file.source]) for file in part.files),
             sources={
                 name: source.joined(facts[name], [part.sources[piece.name] for piece in self._divided[name]])
@@ -97,7 +97,7 @@ class Intake:
     ) -> None:
         """Make the planner for a job's sources, or for the `sources` given.
 
-        `topics` are the connections of sources that need one, and `steps` run the Spark steps over sources; both by the
+        `topics` are the connections of sources that need one, and `steps` run the Spark transforms over sources; both by the
         name of the source. Without its step, a source has the rows that were landed for it.
         """
         self._groups = plan.groups
@@ -204,7 +204,7 @@ class Intake:
         moved = {name: own.with_other_versions() for part in parts for name, own in part.sources.items()}
         files = tuple(file for part in parts for file in part.files)
         interval = wanted.interval or self._interval_of(files, {**facts, **moved}, at)
-        return Slice(files, tuple(part.line for part in parts), moved, interval, at.now)
+        return Slice(files, tuple(part.timeline for part in parts), moved, interval, at.now)
 
     def _with_pieces(
         self, facts: Mapping[str, SourceFacts], until: Mapping[str, SourceFacts] | None
@@ -284,13 +284,13 @@ class Intake:
             rows = source.rows(file)
             files.append(file.taken(name, rows, ordinal))
             ordinal += rows
-        line = LineSlice((name,), before, ordinal - before.next_ordinal)
+        timeline = TimelineSlice((name,), before, ordinal - before.next_ordinal)
         if not chosen and wanted.interval is None and not ahead.needs_checkpoint:
-            return GroupSlice(line)
+            return GroupSlice(timeline)
         passed = source.facts_after(facts, ahead, chosen)
         taken_at = at.now if files else facts.taken_at
         return GroupSlice(
-            line,
+            timeline,
             tuple(files),
             {name: msgspec.structs.replace(passed, taken_at=taken_at)},
             moves=bool(chosen) or ahead.needs_checkpoint,
@@ -353,19 +353,19 @@ def end_of_input(plan: Plan, facts: Mapping[str, SourceFacts], timelines: Timeli
     The watermark advances to the last event, as if more rows had come, and then to the end of time.
     """
     known = numbered([node.name for node in plan.sources], facts)
-    lines = []
+    slices = []
     for names in plan.groups:
         timeline = timeline_of(timelines, names)
         before = timeline.bucket
         # Both have their own ordinal, so they come after everything that earlier micro-batches caused.
         after = msgspec.structs.replace(before, next_ordinal=before.next_ordinal + 2)
         watermarks = [(after.next_ordinal, END_OF_INPUT)]
-        line = Line(before, timeline.watermark)
-        if line.key is not None and (line.watermark is None or line.key > line.watermark):
-            watermarks.insert(0, (after.next_ordinal - 1, line.key))
-        lines.append(LineSlice(names, before, 2, after, watermarks))
+        arrivals = ArrivalTimeline(before, timeline.watermark)
+        if arrivals.key is not None and (arrivals.watermark is None or arrivals.key > arrivals.watermark):
+            watermarks.insert(0, (after.next_ordinal - 1, arrivals.key))
+        slices.append(TimelineSlice(names, before, 2, after, watermarks))
     ended = {name: msgspec.structs.replace(own, ended=True) for name, own in known.items()}
-    return Slice(lines=tuple(lines), sources=ended)
+    return Slice(timelines=tuple(slices), sources=ended)
 
 
 def numbered(names: Sequence[str], facts: Mapping[str, SourceFacts]) -> dict[str, SourceFacts]:
@@ -381,7 +381,7 @@ def numbered(names: Sequence[str], facts: Mapping[str, SourceFacts]) -> dict[str
 
 def _cut_of(pattern: IntervalPattern, wanted: Interval) -> str:
     """Return how a pattern cuts time at both ends of an interval."""
-    periods = dict.fromkeys(Interval(*pattern.period_at(moment)) for moment in (wanted.start, wanted.end))
+    periods = dict.fromkeys(Interval(*pattern.period_at(timestamp)) for timestamp in (wanted.start, wanted.end))
     return f"{pattern.text} in {pattern.zone} gives {', '.join(map(str, periods))}"
 
 

@@ -1,4 +1,4 @@
-"""Interval of a run, and text of moments."""
+"""Interval of a run, and text of timestamps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Interval:
             raise ConfigError(msg)
         if start >= end:
             msg = (
-                f"the interval {moment_text(start)} to {moment_text(end)} is empty. Nothing was done. In Airflow, timetables that only "
+                f"the interval {timestamp_text(start)} to {timestamp_text(end)} is empty. Nothing was done. In Airflow, timetables that only "
                 "trigger runs give them such intervals: schedule the DAG by CronDataIntervalTimetable"
             )
             raise ConfigError(msg)
@@ -37,7 +37,7 @@ class Interval:
 
     @classmethod
     def named(cls, start: str, end: str) -> Interval | None:
-        """Return the interval between two moments in the format of an interval's `str`; None if the text is not such an interval."""
+        """Return the interval between two timestamps in the format of an interval's `str`; None if the text is not such an interval."""
         try:
             first, last = (datetime.fromisoformat(text).replace(tzinfo=UTC) for text in (start, end))
         except ValueError:
@@ -46,13 +46,13 @@ class Interval:
 
     def __str__(self) -> str:
         """Return text such as `2013-01-05 to 2013-01-06`, with a time of day only if it is not midnight."""
-        return f"{moment_text(self.start)} to {moment_text(self.end)}"
+        return f"{timestamp_text(self.start)} to {timestamp_text(self.end)}"
 
 
-def moment_text(moment: int | None) -> str:
-    """Return a moment (ms) as the shortest ISO 8601 text in UTC."""
-    if moment is None:
+def timestamp_text(timestamp: int | None) -> str:
+    """Return a timestamp (ms) as the shortest ISO 8601 text in UTC."""
+    if timestamp is None:
         return "the beginning"
-    precision = "minutes" if moment % 60_000 == 0 else "milliseconds"
-    text = datetime.fromtimestamp(moment / 1000, UTC).isoformat(timespec=precision).replace("+00:00", "Z")
+    precision = "minutes" if timestamp % 60_000 == 0 else "milliseconds"
+    text = datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec=precision).replace("+00:00", "Z")
     return text.removesuffix("T00:00Z")

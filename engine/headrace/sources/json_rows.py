@@ -27,9 +27,9 @@ class JsonRows:
         self._decode = msgspec.json.Decoder(row, float_hook=written_number).decode
 
     def table(
-        self, texts: Sequence[bytes | str | None], faults: dict[int, str], place: Callable[[int], str]
+        self, texts: Sequence[bytes | str | None], problems: dict[int, str], place: Callable[[int], str]
     ) -> pa.Table:
-        """Return the rows of texts; None is a row without values. `faults` gets the reasons of rows that do not fit.
+        """Return the rows of texts; None is a row without values. `problems` gets the reasons of rows that do not fit.
 
         `place` returns how a reason names the text of a row. Raises `DamagedFileError` as `typed_table` does.
         """
@@ -38,16 +38,16 @@ class JsonRows:
         if (good := self._all_rows(texts)) is not None:
             values = {name: [*map(field, good)] for name, field in fields.items()}
         else:
-            rows = [None if text is None else self._row(text, faults, at, place) for at, text in enumerate(texts)]
+            rows = [None if text is None else self._row(text, problems, at, place) for at, text in enumerate(texts)]
             values = {name: [None if row is None else field(row) for row in rows] for name, field in fields.items()}
-        self._refuse_near_names(texts, values, faults, place)
-        return typed_table(values, self._node, self._columns, len(texts), faults, of_file=self._of_file)
+        self._refuse_near_names(texts, values, problems, place)
+        return typed_table(values, self._node, self._columns, len(texts), problems, of_file=self._of_file)
 
     def _refuse_near_names(
         self,
         texts: Sequence[bytes | str | None],
         values: dict[str, list[Any]],
-        faults: dict[int, str],
+        problems: dict[int, str],
         place: Callable[[int], str],
     ) -> None:
         """Refuse objects that lack a field, and have a member whose name is almost the field's."""
@@ -55,7 +55,7 @@ class JsonRows:
         for position, (text, *row) in enumerate(zip(texts, *lacking.values(), strict=True) if lacking else ()):
             missing = [name for name, value in zip(lacking, row, strict=True) if value is MISSING]
             for name, why in near_misses(missing, _names(text)) if missing else ():
-                faults.setdefault(position, f"{place(position)}: {name} {why}")
+                problems.setdefault(position, f"{place(position)}: {name} {why}")
 
     def _all_rows(self, texts: Sequence[bytes | str | None]) -> list[msgspec.Struct] | None:
         """Return the rows of texts if each of them is one; else None."""
@@ -67,7 +67,7 @@ class JsonRows:
             return None
 
     def _row(
-        self, text: bytes | str, faults: dict[int, str], position: int, place: Callable[[int], str]
+        self, text: bytes | str, problems: dict[int, str], position: int, place: Callable[[int], str]
     ) -> msgspec.Struct | None:
         try:
             if isinstance(text, bytes):
@@ -83,7 +83,7 @@ class JsonRows:
             why = "is not read: its lists and objects are nested too deep"
         else:
             return row
-        faults[position] = f"{place(position)} {why}"
+        problems[position] = f"{place(position)} {why}"
         return None
 
 

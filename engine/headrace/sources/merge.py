@@ -22,10 +22,10 @@ from headrace.records.source_columns import EventTimeLimit, limit_of
 from headrace.records.watermarks import Timeline, lag_of
 from headrace.sources.arrival import (
     EARLIEST,
-    Line,
+    ArrivalTimeline,
     Queue,
     Released,
-    first_in_line,
+    first_in_turn,
     last_recorded,
     merge_keys,
     release,
@@ -33,7 +33,7 @@ from headrace.sources.arrival import (
 )
 from headrace.sources.interval import Interval
 from headrace.sources.position import NO_FACTS, SourceFacts, stored_name
-from headrace.sources.slices import GroupSlice, JobPosition, LineSlice, SliceRequest, Waiting
+from headrace.sources.slices import GroupSlice, JobPosition, SliceRequest, TimelineSlice, Waiting
 from headrace.sources.source import Ahead, InputFile, Source, SourceFile
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -117,7 +117,7 @@ class _Reading:
         return sum(len(part.keys) for part in self.files)
 
     def frontier(self, key: int | None) -> int:
-        """Return the least merge key that unread items can have; `key` is that of the line."""
+        """Return the least merge key that unread items can have; `key` is that of the timeline."""
         last = next((part.keys[-1].as_py() for part in reversed(self.files) if len(part.keys)), None)
         return last if last is not None else EARLIEST if key is None else key
 
@@ -126,7 +126,7 @@ class _Reading:
         return self.source.within_limits(self.ahead.files, self.facts.rows)
 
     def read_more(self, key: int | None) -> None:
-        """Read the next file. Merge keys continue from `key`, the line's key, which includes the rows taken in before."""
+        """Read the next file. Merge keys continue from `key`, the timeline's key, which includes the rows taken in before."""
         file = self.ahead.files[len(self.files)]
         times = self.source.event_times(file, self.limit)
         rows = len(times)
@@ -223,17 +223,17 @@ class Merge:
             for name in facts
         ]
         punctuated = {own.number: own.punctuated for own in facts.values() if own.punctuated is not None}
-        self._line = Line(timeline.bucket, timeline.watermark, punctuated)
+        self._timeline = ArrivalTimeline(timeline.bucket, timeline.watermark, punctuated)
 
     def plan(self) -> GroupSlice:
         """Read, merge and release items; return the group's part of the slice."""
         self._read()
         released = release(self._queues())
         lags = {reading.facts.number: lag_of(self._rules.out_of_orderness[reading.name]) for reading in self._readings}
-        line, watermarks = self._line.advanced(released, size=self._rules.bucket, lags=lags)
-        facts = {reading.name: self._facts(reading, released, line) for reading in self._readings}
+        timeline, watermarks = self._timeline.advanced(released, size=self._rules.bucket, lags=lags)
+        facts = {reading.name: self._facts(reading, released, timeline) for reading in self._readings}
         return GroupSlice(
-            LineSlice(tuple(facts), self._line.bucket, len(released), line.bucket, watermarks),
+            TimelineSlice(tuple(facts), self._timeline.bucket, len(released), timeline.bucket, watermarks),
             tuple(file for reading in self._readings for file in self._inputs(reading, released)),
             facts,
             tuple(self._waiting(released)),
@@ -248,12 +248,12 @@ class Merge:
         """Read the files of this slice. While nothing can be released, read more of the source that the others wait for."""
         for reading in self._readings:
             for _ in reading.ahead.files if self._wanted.is_whole else reading.within_limits():
-                reading.read_more(self._line.key)
+                reading.read_more(self._timeline.key)
             reading.is_idle = self._is_idle(reading)
         if self._wanted.until is not None:
             self._read_beyond(self._wanted.until)
-        while (first := self._first_in_line()) is not None and not first.is_read and not first.count:
-            first.read_more(self._line.key)
+        while (first := self._first_in_turn()) is not None and not first.is_read and not first.count:
+            first.read_more(self._timeline.key)
 
     def _read_beyond(self, until: Mapping[str, SourceFacts]) -> None:
         """Read further files of sources whose next items may sort before the last recorded one, unless they were idle then."""
@@ -262,15 +262,15 @@ class Merge:
             recorded = until.get(reading.name, NO_FACTS)
             reading.ahead = replace(reading.ahead, files=(*reading.ahead.files, *reading.ahead.beyond))
             while not (last is None or recorded.idle or recorded.ended or reading.is_read) and (
-                (reading.frontier(self._line.key), reading.facts.number) < (last.frontier, last.number)
+                (reading.frontier(self._timeline.key), reading.facts.number) < (last.frontier, last.number)
             ):
-                reading.read_more(self._line.key)
+                reading.read_more(self._timeline.key)
 
     def _counts(self, until: Mapping[str, SourceFacts]) -> list[int]:
         return [reading.recorded(until.get(reading.name, NO_FACTS)) for reading in self._readings]
 
     def _recorded_queues(self) -> list[Queue]:
-        return [reading.queue(self._line.key, is_live=False) for reading in self._readings]
+        return [reading.queue(self._timeline.key, is_live=False) for reading in self._readings]
 
     def _is_idle(self, reading: _Reading) -> bool:
         """Return whether a source had no input for so long that the others no longer wait for it (`idle_after`)."""
@@ -287,18 +287,18 @@ class Merge:
 
     def _queue(self, reading: _Reading) -> Queue:
         has_ended = self._wanted.ends and reading.is_read
-        return reading.queue(self._line.key, is_live=not (has_ended or reading.is_idle))
+        return reading.queue(self._timeline.key, is_live=not (has_ended or reading.is_idle))
 
-    def _first_in_line(self) -> _Reading | None:
+    def _first_in_turn(self) -> _Reading | None:
         """Return the live source whose unread items can sort before all others."""
-        first = first_in_line(self._queues())
+        first = first_in_turn(self._queues())
         return (
             None
             if first is None
             else next(reading for reading in self._readings if reading.facts.number == first.number)
         )
 
-    def _facts(self, reading: _Reading, released: Released, line: Line) -> SourceFacts:
+    def _facts(self, reading: _Reading, released: Released, timeline: ArrivalTimeline) -> SourceFacts:
         """Return the facts of a source after its released items."""
         count = len(released.ranks[reading.facts.number])
         whole, rows_taken = reading.position(count)
@@ -311,14 +311,14 @@ class Merge:
         begun = tuple(file.name for file in reading.ahead.files[whole:] if file.name in known)
         return msgspec.structs.replace(
             passed.with_begun(begun, rows_taken),
-            punctuated=line.punctuated.get(reading.facts.number),
+            punctuated=timeline.punctuated.get(reading.facts.number),
             taken_at=self._at.now if reading.has_input(count) else reading.facts.taken_at,
             idle=reading.is_idle if recorded is None else recorded.idle,
         )
 
     def _inputs(self, reading: _Reading, released: Released) -> Iterator[InputFile]:
         """Yield the files for the tasks to read: files with released rows, and empty files that are finished."""
-        ordinals = pc.add(released.ranks[reading.facts.number], self._line.bucket.next_ordinal)
+        ordinals = pc.add(released.ranks[reading.facts.number], self._timeline.bucket.next_ordinal)
         whole, _ = reading.position(len(ordinals))
         start = 0
         for index, part in enumerate(reading.files):
@@ -328,7 +328,7 @@ class Merge:
                 yield part.file.taken(
                     reading.name,
                     part.rows,
-                    own[0].as_py() if len(own) else self._line.bucket.next_ordinal,
+                    own[0].as_py() if len(own) else self._timeline.bucket.next_ordinal,
                     first_row=part.skipped,
                     last_row=part.skipped + len(own),
                     ordinals=self._staged(reading.name, own),
@@ -344,7 +344,7 @@ class Merge:
 
     def _waiting(self, released: Released) -> Iterator[Waiting]:
         """Yield the numbers of rows that wait for a source without more input."""
-        first = self._first_in_line()
+        first = self._first_in_turn()
         if first is not None and first.is_read:
             for reading in self._readings:
                 if left := reading.count - len(released.ranks[reading.facts.number]):

@@ -36,11 +36,11 @@ def source_of(
 ) -> Source:
     """Make the source that the pipeline declares as `node`, of its kind in the job's file. Read nothing.
 
-    Without a `connection`, a source whose files the job lands has only those that are landed. `step` runs the Spark step over
+    Without a `connection`, a source whose files the job lands has only those that are landed. `step` runs the Spark transform over
     the source; without it, the source has only the results that are landed.
     """
-    if node.step is not None:
-        below = node.stored if step is not None else replace(node, step=None)
+    if node.transform is not None:
+        below = node.stored if step is not None else replace(node, transform=None)
         stored = source_of(below, job, connection)
         return TransformedSource(node, stored, landed_folder(JobFolder.of(job), node.name), step)
     return KINDS[job.sources[node.name].format].of(node, job, connection)

@@ -1,6 +1,6 @@
 """Slice of rows that have left the quarantine: they are taken in again before all new input, with new ordinals.
 
-In a line of ordinals that sources share, they come after all rows taken in before. They get the merge key of the last of these
+In a timeline that sources share, they come after all rows taken in before. They get the merge key of the last of these
 rows, so their own times advance neither the merge key nor the watermark: they make no row of another source late.
 """
 
@@ -15,10 +15,10 @@ import pyarrow as pa
 from headrace.errors import SourceError
 from headrace.names import counted
 from headrace.records.watermarks import Timelines, lag_of, timeline_of
-from headrace.sources.arrival import EARLIEST, Line, Released
+from headrace.sources.arrival import EARLIEST, ArrivalTimeline, Released
 from headrace.sources.merge import MergeRules
 from headrace.sources.position import RequeuedRows, SourceFacts
-from headrace.sources.slices import LineSlice, Slice
+from headrace.sources.slices import Slice, TimelineSlice
 from headrace.sources.source import InputFile, Source, SourceFile
 
 
@@ -39,7 +39,7 @@ class RequeuedSlice:
         Raises `SourceError` for a file that is gone, or has another number of rows than when its rows were requeued.
         """
         files: list[InputFile] = []
-        lines: list[LineSlice] = []
+        timelines: list[TimelineSlice] = []
         moved: dict[str, SourceFacts] = {}
         for names in groups:
             if any(self.facts[name].requeued for name in names):
@@ -52,8 +52,8 @@ class RequeuedSlice:
                         own += taken
                         moved[name] = self._behind(name, len(taken))
                 files += own
-                lines.append(self._line(names, sum(file.taken for file in own)))
-        return Slice(tuple(files), tuple(lines), moved, began_at=self.now) if files else None
+                timelines.append(self._timeline_slice(names, sum(file.taken for file in own)))
+        return Slice(tuple(files), tuple(timelines), moved, began_at=self.now) if files else None
 
     def _behind(self, name: str, files: int) -> SourceFacts:
         facts = self.facts[name]
@@ -90,14 +90,14 @@ class RequeuedSlice:
             f"taken in. Put the former file back, or restore a checkpoint before the requeue ('headrace checkpoints {self.rules.job}' lists them)."
         )
 
-    def _line(self, names: tuple[str, ...], rows: int) -> LineSlice:
+    def _timeline_slice(self, names: tuple[str, ...], rows: int) -> TimelineSlice:
         own = {name: self.facts[name] for name in names}
         timeline = timeline_of(self.timelines, names)
         if not self.rules.are_merged(names, own[names[0]]):
-            return LineSlice(names, timeline.bucket, rows)
+            return TimelineSlice(names, timeline.bucket, rows)
         punctuated = {facts.number: facts.punctuated for facts in own.values() if facts.punctuated is not None}
-        line = Line(timeline.bucket, timeline.watermark, punctuated)
-        key = pa.scalar(EARLIEST if line.key is None else line.key, pa.int64())
+        arrivals = ArrivalTimeline(timeline.bucket, timeline.watermark, punctuated)
+        key = pa.scalar(EARLIEST if arrivals.key is None else arrivals.key, pa.int64())
         lags = {facts.number: lag_of(self.rules.out_of_orderness[name]) for name, facts in own.items()}
-        after, watermarks = line.advanced(Released(pa.repeat(key, rows), {}, ()), size=self.rules.bucket, lags=lags)
-        return LineSlice(names, timeline.bucket, rows, after.bucket, watermarks)
+        after, watermarks = arrivals.advanced(Released(pa.repeat(key, rows), {}, ()), size=self.rules.bucket, lags=lags)
+        return TimelineSlice(names, timeline.bucket, rows, after.bucket, watermarks)

@@ -26,7 +26,7 @@ from headrace.config import SourceConfig
 from headrace.errors import SourceError
 from headrace.names import counted
 from headrace.records.column_types import columns_of, near_names
-from headrace.records.columns import NO_FAULTS, BadRow, RecordReader
+from headrace.records.columns import NO_PROBLEMS, BadRow, RecordReader
 from headrace.records.foreign_values import is_number
 from headrace.records.record_columns import to_struct_array
 from headrace.records.source_columns import EventTimeLimit, arrival_order
@@ -81,12 +81,12 @@ class RowCheck:
             if column.name in table.schema.names and (why := file_problem(table[column.name], column)) is not None:
                 yield f"column {column.name} {why}"
 
-    def check(self, table: pa.Table, faults: Mapping[int, str] = NO_FAULTS) -> CheckedRows:
-        """Return the rows of a table in its order; `faults` has the rows already known not to fit, with the reasons.
+    def check(self, table: pa.Table, problems: Mapping[int, str] = NO_PROBLEMS) -> CheckedRows:
+        """Return the rows of a table in its order; `problems` has the rows already known not to fit, with the reasons.
 
         Raises `pa.ArrowException` and `UnicodeDecodeError` for a file that cannot be read.
         """
-        rows = self._records(table, faults)
+        rows = self._records(table, problems)
         return rows if self._limit is None else self._within(self._limit, rows, table)
 
     def times(self, columns: pa.StructArray) -> pa.Int64Array:
@@ -107,7 +107,7 @@ class RowCheck:
             masks.append(reduce(pc.and_, (values.is_valid() for values in nullable)))
         return reduce(pc.or_, masks) if masks else None
 
-    def times_in_order(self, table: pa.Table, faults: Mapping[int, str] = NO_FAULTS) -> pa.Int64Array:
+    def times_in_order(self, table: pa.Table, problems: Mapping[int, str] = NO_PROBLEMS) -> pa.Int64Array:
         """Return the event time of each row in arrival order (ms), null for a row that is refused or skipped.
 
         All are null if the file is refused as a whole. Raises as `check` does.
@@ -115,24 +115,24 @@ class RowCheck:
         if self.problem(table) is not None:
             return pa.nulls(table.num_rows, pa.int64())
         order = arrival_order(table, self._node)
-        times = self.times(self.check(table, faults).columns)
+        times = self.times(self.check(table, problems).columns)
         return times if order is None else times.take(order)
 
-    def _records(self, table: pa.Table, faults: Mapping[int, str]) -> CheckedRows:
+    def _records(self, table: pa.Table, problems: Mapping[int, str]) -> CheckedRows:
         if self._decoder is None:
-            return self._fitting(table, faults)
+            return self._fitting(table, problems)
         decoded = self._decoder.read(table)
-        rows = self._fitting(decoded.table, decoded.faults)
+        rows = self._fitting(decoded.table, decoded.problems)
         bad = [row for row in rows.bad if row.position not in decoded.skipped]
         places = self._decoder.places(table, [row.position for row in bad])
         named = [BadRow(row.position, f"{place}: {row.error}") for row, place in zip(bad, places, strict=True)]
         return rows._replace(bad=named)
 
-    def _fitting(self, table: pa.Table, faults: Mapping[int, str]) -> CheckedRows:
-        columns, kinds, bad = self._reader.read_columns(table, faults)
+    def _fitting(self, table: pa.Table, problems: Mapping[int, str]) -> CheckedRows:
+        columns, kinds, bad = self._reader.read_columns(table, problems)
         if columns is not None:
             return CheckedRows(columns, kinds, bad, doubtful=self._count_doubtful(table, columns))
-        records, row_kinds, bad = self._reader.read(table, faults)
+        records, row_kinds, bad = self._reader.read(table, problems)
         errors = {row.position: row.error for row in bad}
         columns = _columns_of(records, self._node.record, errors)
         bad = [BadRow(position, errors[position]) for position in sorted(errors)]
@@ -178,7 +178,7 @@ def event_times_of(rows: FileRows, node: SourceNode, limit: EventTimeLimit | Non
 
     Raises as `RowCheck.check` does.
     """
-    return RowCheck(node, rows.decoder, limit).times_in_order(rows.table, rows.faults)
+    return RowCheck(node, rows.decoder, limit).times_in_order(rows.table, rows.problems)
 
 
 def _columns_of(

@@ -14,8 +14,8 @@ from headrace.storage.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
-class LineSlice:
-    """Part of a slice in one line of ordinals, the line of a group of sources.
+class TimelineSlice:
+    """Part of a slice in one timeline of ordinals, the timeline of a group of sources.
 
     `after` and `watermarks` are None for a source that meets no other: reports of tasks tell them later.
     """
@@ -32,7 +32,7 @@ class Slice:
     """Input of one micro-batch, and the facts of sources after it; `sources` has those whose facts change."""
 
     files: tuple[InputFile, ...] = ()
-    lines: tuple[LineSlice, ...] = ()
+    timelines: tuple[TimelineSlice, ...] = ()
     sources: Mapping[str, SourceFacts] = field(default_factory=dict)
     interval: Interval | None = None
     began_at: int | None = None
@@ -112,7 +112,7 @@ class Waiting(NamedTuple):
 class GroupSlice:
     """Part of a slice in one group of sources; `moves` is True if the position of a source changes."""
 
-    line: LineSlice
+    timeline: TimelineSlice
     files: tuple[InputFile, ...] = ()
     sources: Mapping[str, SourceFacts] = field(default_factory=dict)
     waiting: tuple[Waiting, ...] = ()

@@ -76,13 +76,13 @@ class TakenIn:
         """Return the last checkpoint that had taken in no file from `name` on; None if it is unknown."""
         return max((number for number, last in self.lasts if last < name), default=None)
 
-    def around(self, moment: int) -> Interval | None:
-        """Return the interval or the gap between intervals that contains a moment; None before the first and after the last."""
+    def around(self, timestamp: int) -> Interval | None:
+        """Return the interval or the gap between intervals that contains a timestamp; None before the first and after the last."""
         end: int | None = None
         for interval in self.intervals:
-            if interval.start <= moment < interval.end:
+            if interval.start <= timestamp < interval.end:
                 return interval
-            if end is not None and end <= moment < interval.start:
+            if end is not None and end <= timestamp < interval.start:
                 return Interval(end, interval.start)
             end = interval.end
         return None

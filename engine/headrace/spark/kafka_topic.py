@@ -69,11 +69,11 @@ class SparkTopic:
             bounds = {partition: Bounds(first[partition], end[partition]) for partition in partitions}
             return TopicState(description.topicId().toString(), bounds)
 
-    def offsets_at(self, moment: int) -> Mapping[int, int]:
-        """Return the offsets at a moment (ms), as `Topic.offsets_at` describes."""
+    def offsets_at(self, timestamp: int) -> Mapping[int, int]:
+        """Return the offsets at a timestamp (ms), as `Topic.offsets_at` describes."""
         ends = {partition: bounds.end for partition, bounds in self.state().partitions.items()}
         with self._translated(), self._admin() as admin:
-            spec = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.forTimestamp(max(0, moment))
+            spec = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.forTimestamp(max(0, timestamp))
             offsets = self._offsets(admin, list(ends), spec)
         return {partition: offsets[partition] if offsets[partition] >= 0 else end for partition, end in ends.items()}
 

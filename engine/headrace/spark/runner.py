@@ -75,11 +75,11 @@ class SparkOnDemand:
 
     def steps(self, plan: Plan) -> Mapping[str, Derivation]:
         """Return Spark's steps over sources, by name of the source. Starts Spark if there are any: the names of their files depend on its plans."""
-        if all(source.step is None for source in plan.sources):
+        if all(source.transform is None for source in plan.sources):
             return {}
-        from headrace.spark.transforms import steps_of
+        from headrace.spark.transforms import transforms_of
 
-        return steps_of(self._session(), self._config, plan)
+        return transforms_of(self._session(), self._config, plan)
 
     def _merge(self, uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
         from headrace.spark.writers import merge_through

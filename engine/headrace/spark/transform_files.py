@@ -1,6 +1,6 @@
-"""Both ends of a step's Spark job, in Python on executors: read files of a source, and land the step's rows of each file.
+"""Both ends of a transform's Spark job, in Python on executors: read files of a source, and land the transform's rows of each file.
 
-The step runs between them, in the JVM. A partition has one file from end to end, so rows keep their order.
+The transform runs between them, in the JVM. A partition has one file from end to end, so rows keep their order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.sources.folder.format import UNREADABLE, DamagedFileError, is_dama
 from headrace.sources.kafka.landed import temporary_name
 from headrace.sources.registry import read_rows_of
 from headrace.sources.source import InputFile
-from headrace.sources.transformed.rows import Refused, columns_of_rows, refused_rows, step_input
+from headrace.sources.transformed.rows import Refused, columns_of_rows, refused_rows, transform_input
 from headrace.sources.transformed.source import Origin, write_derived
 from headrace.spark.tasks import Partition
 from headrace.storage.refusals import reason_of
@@ -27,7 +27,7 @@ LANDED_DDL = "report binary"
 _ROWS_AT_ONCE = 8192
 
 
-class StepTask(msgspec.Struct, frozen=True):
+class TransformTask(msgspec.Struct, frozen=True):
     """Input of both ends: the job's code, the source, its files in the order of partitions, and the folder to land rows in."""
 
     code: PipelineCode
@@ -56,7 +56,7 @@ def reading_partition(payload: bytes) -> Partition:
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = msgspec.json.decode(payload, type=StepTask)
+        task = msgspec.json.decode(payload, type=TransformTask)
         for batch in batches:
             for number in batch["id"].to_pylist():
                 try:
@@ -70,24 +70,24 @@ def reading_partition(payload: bytes) -> Partition:
 
 
 def landing_partition(payload: bytes, schema: pa.Schema) -> Partition:
-    """Return a function that writes the step's rows of a file, and rows refused before the step, to a file of its own."""
+    """Return a function that writes the transform's rows of a file, and rows refused before the transform, to a file of its own."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark runs this in a task
-        task = msgspec.json.decode(payload, type=StepTask)
+        task = msgspec.json.decode(payload, type=TransformTask)
         yield _as_batch(_landed(task, context.partitionId(), batches, schema))
 
     return run
 
 
 def landing_nothing(payload: bytes, schema: pa.Schema) -> Partition:
-    """Return a function that lands files for which the step returned no rows; its rows are the files' numbers."""
+    """Return a function that lands files for which the transform returned no rows; its rows are the files' numbers."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = msgspec.json.decode(payload, type=StepTask)
+        task = msgspec.json.decode(payload, type=TransformTask)
         for batch in batches:
             for number in batch["id"].to_pylist():
                 yield _as_batch(_landed(task, number, (), schema))
@@ -95,7 +95,7 @@ def landing_nothing(payload: bytes, schema: pa.Schema) -> Partition:
     return run
 
 
-def _landed(task: StepTask, number: int, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> LandedFile:
+def _landed(task: TransformTask, number: int, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> LandedFile:
     file, name = task.files[number], temporary_name()
     try:
         _, refused, doubtful = _read(task, file)
@@ -111,7 +111,7 @@ def _landed(task: StepTask, number: int, batches: Iterable[pa.RecordBatch], sche
     return LandedFile(number, name)
 
 
-def _read(task: StepTask, file: InputFile) -> tuple[pa.Table | None, Sequence[Refused], int]:
+def _read(task: TransformTask, file: InputFile) -> tuple[pa.Table | None, Sequence[Refused], int]:
     """Return the good rows of a file, the refused ones, and the number of doubtful times. An unreadable file counts as refused, or raises, as configured."""
     node = next(source for source in plan_of(task.code).sources if source.name == task.source).stored
     try:
@@ -125,7 +125,7 @@ def _read(task: StepTask, file: InputFile) -> tuple[pa.Table | None, Sequence[Re
         if task.on_bad_file == "fail" or not is_damage(error):
             raise
         return None, [Refused(f"{file.name}: cannot read it: {error}", file.path)], 0
-    good = step_input(checked.columns, checked.kinds, node)
+    good = transform_input(checked.columns, checked.kinds, node)
     return good, refused_rows(rows, checked.bad, file.name), checked.doubtful
 
 

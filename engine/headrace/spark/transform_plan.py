@@ -1,4 +1,4 @@
-"""Check of a step's query over a source: it must compute its result from each row alone.
+"""Check of a transform's query over a source: it must compute its result from each row alone.
 
 A query over several rows would see only the rows that happen to be in one file. The analyzed plan shows such queries. The plan that
 Spark runs must keep each row in the partition of its file, and keep the order.
@@ -25,23 +25,23 @@ _ROW_BY_ROW: Final = {
     *("Project", "Filter", "Generate", "SubqueryAlias", "View", "ResolvedHint", "Join", "LateralJoin"),
 }
 _INSTEAD: Final = {
-    "Aggregate": "an aggregate; use key_by() and window().aggregate(), or process(), behind the step",
-    "Window": "a window function; use key_by() and top(), join_as_of() or process() behind the step",
-    "Distinct": "DISTINCT; use key_by() and first_by_time(), or process(), behind the step",
-    "Deduplicate": "DISTINCT; use key_by() and first_by_time(), or process(), behind the step",
-    "Sort": "a sort; give source() an order_by, or use key_by() and top() behind the step",
-    "GlobalLimit": "a limit; use filter(), or key_by() and top() behind the step",
-    "LocalLimit": "a limit; use filter(), or key_by() and top() behind the step",
-    "Offset": "an offset; use filter(), or key_by() and top() behind the step",
-    "Tail": "a limit; use filter(), or key_by() and top() behind the step",
+    "Aggregate": "an aggregate; use key_by() and window().aggregate(), or process(), behind the transform",
+    "Window": "a window function; use key_by() and top(), join_as_of() or process() behind the transform",
+    "Distinct": "DISTINCT; use key_by() and first_by_time(), or process(), behind the transform",
+    "Deduplicate": "DISTINCT; use key_by() and first_by_time(), or process(), behind the transform",
+    "Sort": "a sort; give source() an order_by, or use key_by() and top() behind the transform",
+    "GlobalLimit": "a limit; use filter(), or key_by() and top() behind the transform",
+    "LocalLimit": "a limit; use filter(), or key_by() and top() behind the transform",
+    "Offset": "an offset; use filter(), or key_by() and top() behind the transform",
+    "Tail": "a limit; use filter(), or key_by() and top() behind the transform",
     "Union": "a union; take the source twice under two names, and union() the streams",
-    "Intersect": "INTERSECT; use join() behind the step",
-    "Except": "EXCEPT; use join() behind the step",
+    "Intersect": "INTERSECT; use join() behind the transform",
+    "Except": "EXCEPT; use join() behind the transform",
     "Sample": "a sample; use filter() with a condition on a column",
-    "Pivot": "a pivot; use key_by() and process() behind the step",
+    "Pivot": "a pivot; use key_by() and process() behind the transform",
     **dict.fromkeys(
         ("MapInArrow", "MapInPandas", "FlatMapGroupsInPandas", "ArrowEvalPython", "BatchEvalPython"),
-        "Python code; use map() or flat_map() behind the step",
+        "Python code; use map() or flat_map() behind the transform",
     ),
     **dict.fromkeys(("Repartition", "RepartitionByExpression", "RebalancePartitions"), "a repartition; leave it out"),
 }
@@ -72,8 +72,8 @@ _NARROW: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
-    """Check of the plans of one step's result. `reads` are the names that the step may read."""
+class TransformPlan:
+    """Check of the plans of one transform's result. `reads` are the names that the transform may read."""
 
     spark: SparkSession
     what: str
@@ -98,7 +98,7 @@ class StepPlan:
 
     def _refused(self, problem: str) -> ConfigError:
         return ConfigError(
-            f"{self.what}: {problem}. A step computes its result from each row alone, else the result would depend on how input "
+            f"{self.what}: {problem}. A transform computes its result from each row alone, else the result would depend on how input "
             "is cut into files and micro-batches. Nothing was taken in."
         )
 
@@ -108,7 +108,7 @@ class StepPlan:
             return None
         if not count:
             return f"its result has nothing of the source: read '{self.reads[0]}' (it may read {', '.join(self.reads)})"
-        return "it reads the source twice: each row stands for itself; join() streams behind the step"
+        return "it reads the source twice: each row stands for itself; join() streams behind the transform"
 
     def _problems(self, plan: Any) -> Iterator[str]:
         """Yield the problems of the operators between the result and the source."""
@@ -121,7 +121,7 @@ class StepPlan:
         subqueries = _listed(plan.subqueries())
         yield from self._problems_of_leaf(plan, kind, children)
         if any(map(_uses, subqueries)):
-            yield "it has a subquery that reads the source, and so many rows at once; join() streams behind the step"
+            yield "it has a subquery that reads the source, and so many rows at once; join() streams behind the transform"
         if children and _uses(plan):
             if kind not in _ROW_BY_ROW:
                 yield f"it has {_INSTEAD.get(kind, f'the operator {kind}, which Headrace does not know to work row by row')}"
@@ -143,9 +143,9 @@ class StepPlan:
         for expression in _listed(plan.expressions()):
             shown = f"{_NUMBER.sub('', str(expression.toString())):.100}"
             if expression.containsPattern(patterns.PYTHON_UDF()):
-                yield f"it calls a function of Python ({shown}); use map() or flat_map() behind the step"
+                yield f"it calls a function of Python ({shown}); use map() or flat_map() behind the transform"
             if not expression.deterministic() or expression.containsPattern(patterns.CURRENT_LIKE()):
-                yield f"{shown} has another value each time; give the source such a column, or use map() behind the step"
+                yield f"{shown} has another value each time; give the source such a column, or use map() behind the transform"
 
 
 def _problems_of_join(plan: Any, children: list[Any]) -> Iterator[str]:
@@ -157,7 +157,7 @@ def _problems_of_join(plan: Any, children: list[Any]) -> Iterator[str]:
         return
     yield (
         f"it has a join of type {kind} that keeps rows of a table without a row of the source, and these depend on what is not "
-        "there yet; keep the rows of the source (LEFT JOIN from the source), or join() streams behind the step"
+        "there yet; keep the rows of the source (LEFT JOIN from the source), or join() streams behind the transform"
     )
 
 

@@ -1,4 +1,4 @@
-"""Spark's steps over the sources of a job: plan them, refuse those that are not row by row, and land their rows."""
+"""Spark's transforms over the sources of a job: plan them, refuse those that are not row by row, and land their rows."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from headrace.spark.errors import in_short, jvm_answers, spark_errors, text_of
 from headrace.spark.transform_files import (
     LANDED_DDL,
     LandedFile,
-    StepTask,
+    TransformTask,
     landing_nothing,
     landing_partition,
     reading_partition,
 )
-from headrace.spark.transform_plan import TABLE, StepPlan, analyzed_plan, in_words
+from headrace.spark.transform_plan import TABLE, TransformPlan, analyzed_plan, in_words
 from headrace.storage.refusals import doing, storage_advice
 from headrace.tables.folder import JobFolder
 
 if TYPE_CHECKING:
-    from headrace.api.graph import SourceNode, SparkStep
+    from headrace.api.graph import SourceNode, SparkTransform
     from headrace.plan.stages import Plan
     from headrace.sources.transformed.source import Derivation
 
@@ -51,21 +51,23 @@ _SETTINGS: Final = {
     "spark.sql.autoBroadcastJoinThreshold": str(1 << 30),
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-"""Settings of the session in which steps are planned, so that the same input gives the same rows on every machine."""
+"""Settings of the session in which transforms are planned, so that the same input gives the same rows on every machine."""
 _IN_UTC: Final[dict[str, Any]] = (
     {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
 )
 """How pyspark gives times in UTC; releases before 4.2 do so unasked."""
 
 
-def steps_of(spark: SparkSession, config: JobConfig, plan: Plan) -> dict[str, Derivation]:
-    """Return Spark's steps over the sources of a plan, by name of the source. Plans and reads nothing yet."""
-    return {source.name: SourceStep(spark, config, source) for source in plan.sources if source.step is not None}
+def transforms_of(spark: SparkSession, config: JobConfig, plan: Plan) -> dict[str, Derivation]:
+    """Return Spark's transforms over the sources of a plan, by name of the source. Plans and reads nothing yet."""
+    return {
+        source.name: SourceTransform(spark, config, source) for source in plan.sources if source.transform is not None
+    }
 
 
 @dataclass(slots=True)
-class SourceStep:
-    """Implementation of `Derivation` through Spark. The step has its own session, which has only the tables that it may read, as views."""
+class SourceTransform:
+    """Implementation of `Derivation` through Spark. The transform has its own session, which has only the tables that it may read, as views."""
 
     spark: SparkSession
     config: JobConfig
@@ -77,21 +79,21 @@ class SourceStep:
     def __post_init__(self) -> None:
         """Set the names of the tables."""
         paths = self.config.sources[self.node.name].tables
-        named = {name: paths[name] for name in self._step.tables}
+        named = {name: paths[name] for name in self._transform.tables}
         self.tables = DimensionTables(self.node.name, named, JobFolder.of(self.config))
 
     def digest(self) -> str:
-        """Return the digest of the step's plan, as `Derivation.digest` describes. Plans once."""
+        """Return the digest of the transform's plan, as `Derivation.digest` describes. Plans once."""
         if self._digest is None:
             result = self._result(self._task({}, Origin({**self.tables.latest()})))
             self._check(result)
-            says = self._step.query or in_words(analyzed_plan(self._own_session, result))
+            says = self._transform.query or in_words(analyzed_plan(self._own_session, result))
             takes = str(input_schema(self.node.stored))
             self._digest = blake2b(json.dumps([says, takes]).encode(), digest_size=4).hexdigest()
         return self._digest
 
     def derive(self, files: Mapping[str, SourceFile], origin: Origin) -> None:
-        """Land the step's rows of files, as `Derivation.derive` describes: one Spark job, a task for each file."""
+        """Land the transform's rows of files, as `Derivation.derive` describes: one Spark job, a task for each file."""
         task = self._task(files, origin)
         result = self._result(task)
         self._check(result)
@@ -111,13 +113,13 @@ class SourceStep:
     # ------------------------------------------------------------------------------------------------ how it's done
 
     @property
-    def _step(self) -> SparkStep:
-        assert self.node.step is not None  # noqa: S101 - `steps_of` takes such sources alone
-        return self.node.step
+    def _transform(self) -> SparkTransform:
+        assert self.node.transform is not None  # noqa: S101 - `transforms_of` takes such sources alone
+        return self.node.transform
 
     @property
     def _what(self) -> str:
-        return f"source '{self.node.name}', Spark's step {self._step.name}"
+        return f"source '{self.node.name}', Spark's transform {self._transform.name}"
 
     @property
     def _own_session(self) -> SparkSession:
@@ -127,9 +129,9 @@ class SourceStep:
                 self._session.conf.set(key, value)
         return self._session
 
-    def _task(self, files: Mapping[str, SourceFile], origin: Origin) -> StepTask:
+    def _task(self, files: Mapping[str, SourceFile], origin: Origin) -> TransformTask:
         bound = self.config.sources[self.node.name]
-        return StepTask(
+        return TransformTask(
             self.config.code,
             self.node.name,
             tuple(file.taken(self.node.name, 0, 0) for file in files.values()),
@@ -139,24 +141,24 @@ class SourceStep:
             bound.on_bad_file == "quarantine" or bound.max_quarantined is not None or bound.kind.lands_files,
         )
 
-    def _result(self, task: StepTask) -> DataFrame:
-        """Return the step's result on the source's files. Computes nothing yet."""
+    def _result(self, task: TransformTask) -> DataFrame:
+        """Return the transform's result on the source's files. Computes nothing yet."""
         session, count = self._own_session, max(len(task.files), 1)
         ids = session.range(0, len(task.files), 1, count)
         schema = from_arrow_schema(input_schema(self.node.stored))
         source = ids.mapInArrow(reading_partition(msgspec.json.encode(task)), schema)
         tables = {name: self._table(name, version) for name, version in task.origin.tables.items()}
         with self._planned():
-            if self._step.query is None:
-                result = cast("Any", self._step.function)(source, **tables)
+            if self._transform.query is None:
+                result = cast("Any", self._transform.function)(source, **tables)
                 if not isinstance(result, DataFrame):
                     msg = f"{self._what}: the function returned {result!r:.100}, not a DataFrame"
                     raise ConfigError(msg)
                 return result
             for name, frame in {self.node.name: source, **tables}.items():
                 frame.createOrReplaceTempView(name)
-            self._check_query(self._step.query)
-            return session.sql(self._step.query)
+            self._check_query(self._transform.query)
+            return session.sql(self._transform.query)
 
     def _table(self, name: str, version: int) -> DataFrame:
         rows = self.tables.read(name, version)
@@ -168,11 +170,11 @@ class SourceStep:
         self._own_session._jsparkSession.sessionState().sqlParser().parseQuery(query)  # noqa: SLF001 - pyspark has no other way
 
     def _check(self, result: DataFrame) -> None:
-        plan = StepPlan(self._own_session, self._what, (self.node.name, *self._step.tables))
+        plan = TransformPlan(self._own_session, self._what, (self.node.name, *self._transform.tables))
         with self._planned():
             plan.check(result)
             if problems := misfits(_arrow_schema(result), self.node):
-                msg = f"{self._what}: {'; '.join(problems)}. Nothing was taken in: correct the step, or the record"
+                msg = f"{self._what}: {'; '.join(problems)}. Nothing was taken in: correct the transform, or the record"
                 raise ConfigError(msg)
             plan.check_run(result)
 
@@ -180,7 +182,7 @@ class SourceStep:
         decoded = (msgspec.json.decode(bytes(row.report), type=LandedFile) for row in reports.collect())
         return {report.number: report for report in decoded}
 
-    def _raise_refused(self, reports: list[LandedFile], task: StepTask) -> None:
+    def _raise_refused(self, reports: list[LandedFile], task: TransformTask) -> None:
         for report in reports:
             if report.is_bad_file:
                 raise SourceError(
@@ -192,7 +194,7 @@ class SourceStep:
 
     @contextmanager
     def _planned(self) -> Iterator[None]:
-        """Translate errors of Spark, or of the step's function, about the plan into errors of the configuration."""
+        """Translate errors of Spark, or of the transform's function, about the plan into errors of the configuration."""
         with spark_errors(f"in planning {self._what}", lambda: jvm_answers(self.spark.sparkContext)):
             try:
                 yield
@@ -211,13 +213,13 @@ class SourceStep:
         )
         return ConfigError(
             f"{self._what}: Spark cannot plan it: {says}. Nothing was taken in. It may read "
-            f"{', '.join((self.node.name, *self._step.tables))}; '{self.node.name}' has the columns "
+            f"{', '.join((self.node.name, *self._transform.tables))}; '{self.node.name}' has the columns "
             f"{', '.join(input_schema(self.node.stored).names)}."
         )
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Translate Spark's errors while the step runs into errors of Headrace."""
+        """Translate Spark's errors while the transform runs into errors of Headrace."""
         where = f"in {self._what}"
         try:
             with doing(where), spark_errors(where, lambda: jvm_answers(self.spark.sparkContext)):
@@ -230,6 +232,6 @@ class SourceStep:
 
 
 def _arrow_schema(result: DataFrame) -> pa.Schema:
-    """Return the schema to land a result with: times in UTC, and nullable columns for rows that were refused before the step."""
+    """Return the schema to land a result with: times in UTC, and nullable columns for rows that were refused before the transform."""
     columns = to_arrow_schema(result.schema, **_IN_UTC)
     return pa.schema([pa.field(column.name, column.type) for column in columns])

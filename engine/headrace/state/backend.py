@@ -38,7 +38,7 @@ V = TypeVar("V")
 class StateBackend(Protocol):
     """Map from bytes to bytes."""
 
-    answers_at_once: bool
+    is_in_memory: bool
     """True: entries are in memory, so reading one at once costs no more than reading it later in a batch."""
 
     scans_keys: bool
@@ -174,7 +174,7 @@ class EntryGroups(Generic[V]):
 class HashMapBackend:
     """Backend of Python dicts. Timers are kept sorted; groups are sorted when they are scanned."""
 
-    answers_at_once = True
+    is_in_memory = True
     scans_keys = False
 
     def __init__(self) -> None:

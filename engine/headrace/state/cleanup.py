@@ -41,7 +41,7 @@ from headrace.state.backend import (
 )
 from headrace.state.store import StateStore
 from headrace.state.timers import EVENT_TIME_CLEANUP, PROCESSING_TIME_CLEANUP, Timer, TimerService
-from headrace.state.ttl import LiveTtl, TtlMoment
+from headrace.state.ttl import AccessTimes, LiveTtl
 
 CLEANUP_PREFIX = b"x"
 """First byte of the entries."""
@@ -231,18 +231,18 @@ class TtlCleanup:
         if group.state in self._exact:  # otherwise exact cleanup was switched off, and this was its last timer
             self._exact[group.state].fired.add(group)
 
-    def changes(self, moment: TtlMoment, records: int) -> list[tuple[StateStore, list[EntryChange]]]:
-        """Return the changes of each store, and the removals of entries expired by `moment`; call it once.
+    def changes(self, access: AccessTimes, records: int) -> list[tuple[StateStore, list[EntryChange]]]:
+        """Return the changes of each store, and the removals of entries expired by `access`; call it once.
 
         `records` is the number of records that the task processed.
         """
         changes_by_store: list[tuple[StateStore, list[EntryChange]]] = []
-        swept = self._expired(moment, records)
+        swept = self._expired(access, records)
         for store in self._stores:
             changes = list(store.changes(last=True))
             exact, live = self._exact.get(store.name), store.ttl_logic
             if exact is not None and live is not None:
-                changes = list(exact.changes(changes, live.clock(moment)))
+                changes = list(exact.changes(changes, live.clock(access)))
             if entries := swept.get(store.name):
                 touched = {change.entry(store.name) for change in changes}
                 removals = [removal(entry) for entry in entries if entry not in touched]
@@ -256,14 +256,14 @@ class TtlCleanup:
         for exact in self._exact.values():
             yield from exact.writes()
 
-    def _expired(self, moment: TtlMoment, records: int) -> dict[str, list[bytes]]:
+    def _expired(self, access: AccessTimes, records: int) -> dict[str, list[bytes]]:
         """Return the expired ones of the next entries, by state."""
         budget = self._budget(records)
         expired: dict[str, list[bytes]] = {}
         if not budget:
             return expired
         ages = {
-            store.name.encode(): store.ttl_logic.age(store.ttl_logic.clock(moment))
+            store.name.encode(): store.ttl_logic.age(store.ttl_logic.clock(access))
             for store in self._stores
             if store.ttl_logic is not None
         }

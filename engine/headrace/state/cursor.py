@@ -25,7 +25,7 @@ from headrace.state.backend import Page, after, end_of_group
 from headrace.state.cells import Cell, Cells
 
 if TYPE_CHECKING:
-    from headrace.state.store import Moment, StateStore
+    from headrace.state.store import Access, StateStore
 
 
 PAGE = 1000
@@ -72,7 +72,7 @@ class ReadyCursor:
         """Take the visible entries, in order."""
         self._entries = iter(entries)
 
-    def next(self, _: Moment) -> WalkedEntry | _End:
+    def next(self, _: Access) -> WalkedEntry | _End:
         """Return the next entry, or END."""
         return next(self._entries, END)
 
@@ -104,7 +104,7 @@ class GroupCursor:
         is_full = len(page) == limit
         self._further = Page(after(page[-1][0]), end_of_group(self._cells.prefix), limit) if is_full else None
 
-    def next(self, moment: Moment, *, is_read: bool = True) -> WalkedEntry | Page | _End:
+    def next(self, access: Access, *, is_read: bool = True) -> WalkedEntry | Page | _End:
         """Return the next visible entry; or the page that is needed to continue, for `feed`; or END.
 
         `is_read` says that user code gets the entry, which renews its lifetime or, if it is expired, removes it.
@@ -115,7 +115,7 @@ class GroupCursor:
             noted = self._step()
             if noted is None:
                 return END
-            value = self._passed(moment, noted, is_read=is_read)
+            value = self._passed(access, noted, is_read=is_read)
             if value is not None:
                 return WalkedEntry(noted.name, value)
 
@@ -133,20 +133,20 @@ class GroupCursor:
         cell = self._store.decode(stored)
         return _Noted(name, cell.value, cell.stamp, cell.own_ttl, clean=True)
 
-    def _passed(self, moment: Moment, noted: _Noted, *, is_read: bool) -> Any:
+    def _passed(self, access: Access, noted: _Noted, *, is_read: bool) -> Any:
         """Return the visible value of an entry. Remove an expired entry; renew a live one, if reads do so."""
         store = self._store
         ttl = store.ttl_logic
         if ttl is None or noted.value is None:
             return noted.value
-        is_dead = ttl.is_dead(moment, noted.stamp, noted.own_ttl)
+        is_dead = ttl.is_dead(access, noted.stamp, noted.own_ttl)
         is_seen = not is_dead or ttl.returns_expired
         if (is_dead and (is_read or not is_seen)) or (is_read and ttl.renews_on_read):
             cell = self._cells.by_name.get(noted.name)
             if cell is None and noted.clean and not self._cells.at_hand:
-                cell = self._cell(noted, changes=is_dead or noted.stamp < ttl.stamp(moment))
+                cell = self._cell(noted, changes=is_dead or noted.stamp < ttl.stamp(access))
             if cell is not None:
-                store.alive(moment, cell)
+                store.alive(access, cell)
         return noted.value if is_seen else None
 
     def _cell(self, noted: _Noted, *, changes: bool) -> Cell | None:
@@ -179,9 +179,9 @@ class LiveIterator(StateIterator[T]):
 
     def __anext__(self) -> Awaitable[T]:
         """Return the next entry."""
-        if not self._cursor.done or self._store.moment.callbacks:
+        if not self._cursor.done or self._store.access.callbacks:
             return self._next()
-        entry = self._cursor.answer.next(self._store.moment)
+        entry = self._cursor.answer.next(self._store.access)
         if entry is END:
             raise StopAsyncIteration
         # A complete future costs a third of a coroutine.
@@ -192,7 +192,7 @@ class LiveIterator(StateIterator[T]):
     async def _next(self) -> T:
         # It awaits for each entry, so that callbacks run in the same order wherever a page ends.
         cursor: Any = await self._cursor  # only a `GroupCursor` asks for pages
-        while isinstance(entry := cursor.next(self._store.moment), Page):
+        while isinstance(entry := cursor.next(self._store.access), Page):
             await self._further(cursor, entry)
         if entry is END:
             raise StopAsyncIteration
@@ -206,7 +206,7 @@ class LiveIterator(StateIterator[T]):
     def __next__(self) -> T:
         """Return the next entry."""
         cursor: Any = self._cursor
-        while isinstance(entry := cursor.next(self._store.moment), Page):
+        while isinstance(entry := cursor.next(self._store.access), Page):
             self._further(cursor, entry)
         if entry is END:
             raise StopIteration
@@ -225,7 +225,7 @@ class LiveIterator(StateIterator[T]):
     def _give(self, cursor: GroupCursor, function: Callable[[T], object], done: StateFuture[None]) -> None:
         # Each callback handles one entry, so that callbacks that `function` chains run before the next entry, wherever a page
         # ends; without nested futures, since a large map would nest them too deep.
-        entry = cursor.next(self._store.moment)
+        entry = cursor.next(self._store.access)
         if entry is END:
             done.complete(None)
             return
@@ -237,7 +237,7 @@ class LiveIterator(StateIterator[T]):
         following.then_accept(lambda _: self._give(cursor, function, done))
 
     def _further(self, cursor: GroupCursor, page: Page) -> Any:
-        return self._store.ask(self._store.moment, (page,), lambda _, pages: cursor.feed(pages[0]))
+        return self._store.ask(self._store.access, (page,), lambda _, pages: cursor.feed(pages[0]))
 
     def _check_style(self, *, blocking: bool) -> None:
         if blocking is not self._store.blocking:

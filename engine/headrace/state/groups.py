@@ -11,7 +11,7 @@ from headrace.api.future import StateFuture
 from headrace.state.backend import Page, end_of_group, entry_group, entry_groups
 from headrace.state.cells import Cell, Cells
 from headrace.state.cursor import END, PAGE, GroupCursor, LiveIterator, ReadyCursor, WalkedEntry, first_page
-from headrace.state.store import Handle, Moment, More, StateStore
+from headrace.state.store import Access, Handle, More, StateStore
 
 
 class GroupStore(StateStore):
@@ -52,7 +52,7 @@ class GroupStore(StateStore):
 
     def prefetch(self, keys: Iterable[bytes]) -> None:
         """Find out which keys have no entry in the backend: their lists and maps are not read."""
-        if not (self._backend.answers_at_once and self._backend.scans_keys):
+        if not (self._backend.is_in_memory and self._backend.scans_keys):
             return  # a read from disk would be in vain for code that only writes
         prefixes = {entry_groups(self.name, key): key for key in keys if key not in self._known_keys}
         ordered = sorted(prefixes)
@@ -92,10 +92,10 @@ class GroupStore(StateStore):
 
         return cast("StateFuture[None]", self._act(finish))
 
-    def _act(self, finish: Callable[[Moment, Sequence[Any]], Any]) -> Any:
+    def _act(self, finish: Callable[[Access, Sequence[Any]], Any]) -> Any:
         """Run an action that needs no entries."""
-        moment = self.moment
-        return self.answer(finish(moment, ())) if self.may_act(moment) else self.ask(moment, (), finish)
+        access = self.access
+        return self.answer(finish(access, ())) if self.may_act(access) else self.ask(access, (), finish)
 
     def put(self, cells: Cells, entries: Sequence[tuple[bytes, Any]], own_ttl: int) -> StateFuture[None]:
         """Write some entries of a group. It reads nothing, unless TTL needs their creation times."""
@@ -103,33 +103,33 @@ class GroupStore(StateStore):
             return cast("StateFuture[None]", self._act(partial(self._set_all, cells, entries, own_ttl)))
         actions = [cells.prefix + name for name, _ in entries]
         return cast(
-            "StateFuture[None]", self.ask(self.moment, actions, partial(self._set_known, cells, entries, own_ttl))
+            "StateFuture[None]", self.ask(self.access, actions, partial(self._set_known, cells, entries, own_ttl))
         )
 
     def _set_all(
-        self, cells: Cells, entries: Sequence[tuple[bytes, Any]], own_ttl: int, moment: Moment, _: Sequence[Any]
+        self, cells: Cells, entries: Sequence[tuple[bytes, Any]], own_ttl: int, access: Access, _: Sequence[Any]
     ) -> None:
         for name, value in entries:
-            self.set(moment, cells.by_name.get(name) or cells.blank(name), value, own_ttl)
+            self.set(access, cells.by_name.get(name) or cells.blank(name), value, own_ttl)
 
     def _set_known(
         self,
         cells: Cells,
         entries: Sequence[tuple[bytes, Any]],
         own_ttl: int,
-        moment: Moment,
+        access: Access,
         stored_values: Sequence[Any],
     ) -> None:
         for (name, _), stored in zip(entries, stored_values, strict=True):
             if name not in cells.by_name and not cells.cleared:
                 self.load(cells, name, stored)
-        self._set_all(cells, entries, own_ttl, moment, ())
+        self._set_all(cells, entries, own_ttl, access, ())
 
     # ------------------------------------------------------------------------------------------------ whole groups
 
     def iterator(self, cells: Cells, convert: Callable[[WalkedEntry], Any]) -> LiveIterator[Any]:
         """Iterate over a snapshot of a group; `convert` makes the value for user code from an entry."""
-        if self._ttl is not None or not (cells.whole or cells.cleared) or not self.may_act(self.moment):
+        if self._ttl is not None or not (cells.whole or cells.cleared) or not self.may_act(self.access):
             return LiveIterator(self, self.walk(cells, _unchanged), convert)
         self.hits += 1
         by_name = cells.by_name
@@ -142,46 +142,46 @@ class GroupStore(StateStore):
 
     def whole(self, cells: Cells) -> StateFuture[list[Any]]:
         """Read the values of all live entries of a group."""
-        if cells.at_hand and self._ttl is None and self.may_act(self.moment):
+        if cells.at_hand and self._ttl is None and self.may_act(self.access):
             self.hits += 1
             return cast("StateFuture[list[Any]]", self.answer(cells.values()))
 
-        def finish(moment: Moment, cursor: GroupCursor) -> list[Any]:
-            return [cast("WalkedEntry", entry).value for entry in iter(partial(cursor.next, moment), END)]
+        def finish(access: Access, cursor: GroupCursor) -> list[Any]:
+            return [cast("WalkedEntry", entry).value for entry in iter(partial(cursor.next, access), END)]
 
         return cast("StateFuture[list[Any]]", self.walk(cells, finish, None, resumes=not cells.namespace))
 
     def walk(
         self,
         cells: Cells,
-        begin: Callable[[Moment, GroupCursor], Any],
+        begin: Callable[[Access, GroupCursor], Any],
         limit: int | None = PAGE,
         *,
         resumes: bool = False,
     ) -> Any:
         """Return the result of `begin` with an iteration that has its first page; for the limit None, all entries."""
-        moment = self.moment
-        if (cells.whole or cells.cleared) and self.may_act(moment):
+        access = self.access
+        if (cells.whole or cells.cleared) and self.may_act(access):
             self.hits += 1
-            return self.answer(begin(moment, GroupCursor(self, cells, (), limit)))
+            return self.answer(begin(access, GroupCursor(self, cells, (), limit)))
 
-        def finish(moment: Moment, pages: Sequence[Any]) -> Any:
+        def finish(access: Access, pages: Sequence[Any]) -> Any:
             if not pages and not cells.at_hand:  # it was cached, and was evicted meanwhile
                 return More(first_page(cells, limit), finish)
             if pages and not cells.at_hand and len(pages[0]) < PAGE:
                 self.keep(cells, pages[0])
-            return begin(moment, GroupCursor(self, cells, pages, limit))
+            return begin(access, GroupCursor(self, cells, pages, limit))
 
-        def finish_of_key(moment: Moment, pages: Sequence[Any]) -> Any:
+        def finish_of_key(access: Access, pages: Sequence[Any]) -> Any:
             self._keep_key(cells.key_json, pages[0])
             if cells.key_json in self._known_keys and not cells.at_hand:  # the backend has no entry of this key
                 cells.keep({})
-            return finish(moment, ())
+            return finish(access, ())
 
         if cells.at_hand or not self._reads_key_of(cells):
-            return self.ask(moment, first_page(cells, limit), finish, resumes=resumes)
+            return self.ask(access, first_page(cells, limit), finish, resumes=resumes)
         groups = entry_groups(self.name, cells.key_json)
-        return self.ask(moment, (Page(groups, end_of_group(groups), PAGE),), finish_of_key, resumes=resumes)
+        return self.ask(access, (Page(groups, end_of_group(groups), PAGE),), finish_of_key, resumes=resumes)
 
     def _reads_key_of(self, cells: Cells) -> bool:
         """Return whether to read all namespaces of the key: code that uses one of them will probably use others."""
@@ -212,24 +212,24 @@ class GroupStore(StateStore):
 
     def in_namespaces(self, namespaces: Iterable[str]) -> StateFuture[dict[str, list[Any]]]:
         """Read the values of all live entries of a key's groups in these namespaces; empty groups are left out."""
-        moment = self.moment
-        key_json = moment.key_json
-        if key_json in self._known_keys and self.may_act(moment):
+        access = self.access
+        key_json = access.key_json
+        if key_json in self._known_keys and self.may_act(access):
             self.hits += 1
-            answer = self.answer(self._known_lists(moment, namespaces) if key_json in self._grouped_keys else {})
+            answer = self.answer(self._known_lists(access, namespaces) if key_json in self._grouped_keys else {})
         elif self._backend.scans_keys and key_json not in self._large_keys:
-            answer = self.ask(moment, *self._reading_key(key_json, namespaces))
+            answer = self.ask(access, *self._reading_key(key_json, namespaces))
         else:
-            answer = self.ask(moment, *self._reading_groups(key_json, namespaces))
+            answer = self.ask(access, *self._reading_groups(key_json, namespaces))
         return cast("StateFuture[dict[str, list[Any]]]", answer)
 
     def _reading_key(self, key_json: bytes, namespaces: Iterable[str]) -> More:
         prefix = entry_groups(self.name, key_json)
 
-        def finish(moment: Moment, pages: Sequence[Any]) -> Any:
+        def finish(access: Access, pages: Sequence[Any]) -> Any:
             self._keep_key(key_json, pages[0])
             if key_json in self._known_keys:
-                return self._known_lists(moment, namespaces)
+                return self._known_lists(access, namespaces)
             return self._reading_groups(key_json, namespaces)
 
         return More([Page(prefix, end_of_group(prefix), PAGE)], finish)
@@ -239,45 +239,45 @@ class GroupStore(StateStore):
         groups = {namespace: self.group(key_json, namespace) for namespace in namespaces}
         unread = [cells for cells in groups.values() if again or not cells.at_hand]
 
-        def finish(moment: Moment, pages: Sequence[Any]) -> Any:
+        def finish(access: Access, pages: Sequence[Any]) -> Any:
             stored = dict(zip(map(id, unread), pages, strict=True))
             if any(not cells.at_hand and id(cells) not in stored for cells in groups.values()):
                 return self._reading_groups(key_json, namespaces, again=True)
-            lists = {name: self._values(moment, cells, stored.get(id(cells), ())) for name, cells in groups.items()}
+            lists = {name: self._values(access, cells, stored.get(id(cells), ())) for name, cells in groups.items()}
             return {namespace: values for namespace, values in lists.items() if values}
 
         return More([Page(cells.prefix, end_of_group(cells.prefix)) for cells in unread], finish)
 
-    def _known_lists(self, moment: Moment, namespaces: Iterable[str]) -> dict[str, list[Any]]:
+    def _known_lists(self, access: Access, namespaces: Iterable[str]) -> dict[str, list[Any]]:
         """Return the values of the key's groups in these namespaces; all that the backend has of the key is cached."""
         lists = {}
         for namespace in namespaces:
-            cells = self._groups.get((moment.key_json, namespace))
-            values = () if cells is None else self._values(moment, cells, ())
+            cells = self._groups.get((access.key_json, namespace))
+            values = () if cells is None else self._values(access, cells, ())
             if values:
                 lists[namespace] = values
         return lists
 
-    def _values(self, moment: Moment, cells: Cells, page: Sequence[tuple[bytes, bytes]]) -> list[Any]:
+    def _values(self, access: Access, cells: Cells, page: Sequence[tuple[bytes, bytes]]) -> list[Any]:
         """Return the values of all live entries of a group, whose stored entries are `page` unless it is cached."""
         if not cells.at_hand and len(page) < PAGE:
             self.keep(cells, page)
         if cells.at_hand and self._ttl is None:
             return cells.values()
         cursor = GroupCursor(self, cells, (page,), None)
-        return [cast("WalkedEntry", entry).value for entry in iter(partial(cursor.next, moment), END)]
+        return [cast("WalkedEntry", entry).value for entry in iter(partial(cursor.next, access), END)]
 
     def is_empty(self, cells: Cells) -> StateFuture[bool]:
         """Return whether a group has no live entry; read pages until there is one."""
 
-        def go_on(moment: Moment, cursor: GroupCursor) -> Any:
-            entry = cursor.next(moment, is_read=False)
+        def go_on(access: Access, cursor: GroupCursor) -> Any:
+            entry = cursor.next(access, is_read=False)
             if not isinstance(entry, Page):
                 return entry is END
 
-            def feed(moment: Moment, pages: Sequence[Any]) -> Any:
+            def feed(access: Access, pages: Sequence[Any]) -> Any:
                 cursor.feed(pages[0])
-                return go_on(moment, cursor)
+                return go_on(access, cursor)
 
             return More((entry,), feed)
 
@@ -291,7 +291,7 @@ class GroupStore(StateStore):
         return [(name, current[name].value) for name in sorted(current) if current[name].value is not None]
 
     def moved(
-        self, cells: Cells, stored_entries: Sequence[tuple[bytes, bytes]], moment: Moment
+        self, cells: Cells, stored_entries: Sequence[tuple[bytes, bytes]], access: Access
     ) -> list[tuple[bytes, Cell]]:
         """Clear a group, and return its live entries as cells for another group. `stored_entries` are all that the backend has."""
         held = {
@@ -302,7 +302,7 @@ class GroupStore(StateStore):
         return [
             (name, Cell(cell.value, cell.stamp, cell.own_ttl, stored=None, dirty=True))
             for name, cell in held.items()
-            if cell.value is not None and not self.is_dead(moment, cell.stamp, cell.own_ttl)
+            if cell.value is not None and not self.is_dead(access, cell.stamp, cell.own_ttl)
         ]
 
 
@@ -323,7 +323,7 @@ class GroupHandle(Handle):
 _name_of = attrgetter("name")
 
 
-def _unchanged(_: Moment, cursor: GroupCursor) -> GroupCursor:
+def _unchanged(_: Access, cursor: GroupCursor) -> GroupCursor:
     return cursor
 
 

@@ -22,7 +22,7 @@ from headrace.state.cells import Cell, Cells
 from headrace.state.codec import KeyCodec
 from headrace.state.cursor import WalkedEntry
 from headrace.state.groups import GroupHandle, GroupStore
-from headrace.state.store import Moment
+from headrace.state.store import Access
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -47,17 +47,17 @@ class MapStore(GroupStore):
 
     def put_one(self, cells: Cells, name: bytes, value: Any, own_ttl: int) -> StateFuture[None]:
         """Write an entry; a cached one at once."""
-        moment = self.moment
+        access = self.access
         cell = cells.by_name.get(name)
-        if cell is not None and self.may_act(moment):
-            self.set(moment, cell, value, own_ttl)
+        if cell is not None and self.may_act(access):
+            self.set(access, cell, value, own_ttl)
             return cast("StateFuture[None]", self.answer(None))
         operation = partial(self.set, value=value, own_ttl=own_ttl)
         return cast("StateFuture[None]", self.write(cells, name, operation))
 
-    def contains(self, moment: Moment, cell: Cell) -> bool:
+    def contains(self, access: Access, cell: Cell) -> bool:
         """Operation: return whether there is a value."""
-        return self.alive(moment, cell) is not None
+        return self.alive(access, cell) is not None
 
 
 class MapHandle(GroupHandle, MapState[K, V]):
@@ -132,12 +132,12 @@ class ListStore(GroupStore):
 
     def resume(self) -> StateFuture[Any]:
         """Read the key's state outside of namespaces, which a declared block may wait for when the run ends."""
-        return self.whole(self.group(self.moment.key_json, ""))
+        return self.whole(self.group(self.access.key_json, ""))
 
     def named(self, values: Iterable[Any]) -> list[tuple[bytes, Any]]:
         """Return elements with new ids. Raises `ValueError` for None among them."""
-        moment = self.moment
-        elements = [(_next_id(moment), value) for value in values]
+        access = self.access
+        elements = [(_next_id(access), value) for value in values]
         if any(value is None for _, value in elements):
             msg = f"{self.what} was given None: a list has no such elements"
             raise ValueError(msg)
@@ -150,9 +150,9 @@ class ListStore(GroupStore):
     def replace(self, cells: Cells, elements: Sequence[tuple[bytes, Any]], own_ttl: int) -> StateFuture[None]:
         """Replace all elements by these."""
 
-        def finish(moment: Moment, _: Sequence[Any]) -> None:
+        def finish(access: Access, _: Sequence[Any]) -> None:
             cells.clear()
-            self._set_all(cells, elements, own_ttl, moment, ())
+            self._set_all(cells, elements, own_ttl, access, ())
 
         return cast("StateFuture[None]", self._act(finish))
 
@@ -161,12 +161,12 @@ class ListStore(GroupStore):
         unread = [cells for cells in sources if not cells.cleared]
         actions = [Page(cells.prefix, end_of_group(cells.prefix)) for cells in unread]
 
-        def finish(moment: Moment, pages: Sequence[Any]) -> None:
+        def finish(access: Access, pages: Sequence[Any]) -> None:
             stored = dict(zip(map(id, unread), pages, strict=True))
             for cells in sources:
-                target.by_name.update(self.moved(cells, stored.get(id(cells), ()), moment))
+                target.by_name.update(self.moved(cells, stored.get(id(cells), ()), access))
 
-        return cast("StateFuture[None]", self.ask(self.moment, actions, finish))
+        return cast("StateFuture[None]", self.ask(self.access, actions, finish))
 
 
 class ListHandle(GroupHandle, ListState[V]):
@@ -177,12 +177,12 @@ class ListHandle(GroupHandle, ListState[V]):
     def add(self, value: V, /, ttl: timedelta | None = None) -> StateFuture[None]:
         """Append an element. Raises `ValueError` for None."""
         store = self._store
-        moment = store.moment
-        if value is None or ttl is not None or not store.may_act(moment):
+        access = store.access
+        if value is None or ttl is not None or not store.may_act(access):
             return self.add_all((value,), ttl)
         # Without the detours of `add_all`: joins add each of their records to a list.
-        cells, name = store.here(self._namespace), _next_id(moment)
-        store.set(moment, cells.by_name.get(name) or cells.blank(name), value)
+        cells, name = store.here(self._namespace), _next_id(access)
+        store.set(access, cells.by_name.get(name) or cells.blank(name), value)
         return cast("StateFuture[None]", store.answer(None))
 
     def add_all(self, values: Iterable[V], /, ttl: timedelta | None = None) -> StateFuture[None]:
@@ -209,14 +209,14 @@ class ListHandle(GroupHandle, ListState[V]):
 
     def merge_namespaces(self, target: str, sources: Sequence[str]) -> StateFuture[None]:
         """Move the elements of the namespaces `sources` to `target`, with their lifetimes."""
-        store, key_json = self._store, self._store.moment.key_json
+        store, key_json = self._store, self._store.access.key_json
         for namespace in (target, *sources):
             check_namespace(namespace)
         apart = [namespace for namespace in dict.fromkeys(sources) if namespace != target]
         return store.merge(store.group(key_json, target), [store.group(key_json, namespace) for namespace in apart])
 
 
-def _next_id(moment: Moment) -> bytes:
-    place = output_order(moment.order, moment.index)
-    moment.index += 1
+def _next_id(access: Access) -> bytes:
+    place = output_order(access.order, access.index)
+    access.index += 1
     return b'"%b"' % place.hex().encode()

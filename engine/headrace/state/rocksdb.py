@@ -51,7 +51,7 @@ class RocksDbBackend:
     `close` has flushed it nothing else reads the folder.
     """
 
-    answers_at_once: bool
+    is_in_memory: bool
     """True while the files take less than `inline_reads_below`. Measured when the database is opened, and after each write."""
 
     scans_keys = True
@@ -136,7 +136,7 @@ class RocksDbBackend:
 
     def _measure(self) -> None:
         size = self._db.property_int_value(_FILES)
-        self.answers_at_once = size is not None and size < self._inline_reads_below
+        self.is_in_memory = size is not None and size < self._inline_reads_below
 
     def _keyed_from(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         for kind in (GROUPED_PREFIX, VALUE_PREFIX):  # in byte order
@@ -208,7 +208,7 @@ class StateCache:
     """Cache in `database`, which nothing else uses. Not safe for several threads at once."""
 
     def __init__(self, database: RocksDbBackend, bound: int) -> None:
-        """Take the database; `bound` is in bytes of keys and values, and may be exceeded by up to 1,000 entries for a moment."""
+        """Take the database; `bound` is in bytes of keys and values, and may be exceeded by up to 1,000 entries for a while."""
         self._database = database
         self._bound = bound
         (stored,) = database.get_many([_STATE])

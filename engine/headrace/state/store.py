@@ -39,10 +39,10 @@ from headrace.state.backend import (
 )
 from headrace.state.cells import Cell, Cells
 from headrace.state.codec import Codec
-from headrace.state.ttl import NO_HISTORY, EntryLifetimes, LiveTtl, TtlMoment
+from headrace.state.ttl import NO_HISTORY, AccessTimes, EntryLifetimes, LiveTtl
 
 
-class Moment(TtlMoment, Protocol):
+class Access(AccessTimes, Protocol):
     """Context of the record or timer whose code accesses state."""
 
     @property
@@ -72,14 +72,14 @@ class Moment(TtlMoment, Protocol):
 
 
 class StateTask(CallbackTask, Protocol):
-    """Task that runs user code, whose context is its `Moment`, and accepts requests that have to wait."""
+    """Task that runs user code, whose context is its `Access`, and accepts requests that have to wait."""
 
     def request(self, context: Any, action: Action, answered: Callable[[Any], None], /) -> None:
         """Call `answered` with the backend's answer to `action`, as code of the context."""
         ...
 
 
-Finish = Callable[[Moment, Sequence[Any]], Any]
+Finish = Callable[[Access, Sequence[Any]], Any]
 """Processes the backend's answers. Its result is the call's answer, unless it is `More`."""
 
 
@@ -125,11 +125,11 @@ class WaitingCalls:
     def __init__(self, task: StateTask) -> None:
         """Submit requests to `task`."""
         self.queues: dict[int, list[WaitingCall]] = {}
-        """Queues by the `id` of the moment of their code, in order. No queue is empty, except one that is about to get a call."""
+        """Queues by the `id` of the access of their code, in order. No queue is empty, except one that is about to get a call."""
         self._task = task
 
     def request(
-        self, moment: Moment, queue: Sequence[WaitingCall], call: WaitingCall, actions: Sequence[Action]
+        self, access: Access, queue: Sequence[WaitingCall], call: WaitingCall, actions: Sequence[Action]
     ) -> None:
         """Request the reads of a call that no earlier call in `queue` has requested."""
         known = {
@@ -138,43 +138,43 @@ class WaitingCalls:
         call.requests = [known.get(action) or BackendRequest(action) for action in actions]  # type: ignore[arg-type]
         fresh = [request for request in call.requests if request.action not in known]
         for request in fresh:
-            self._task.request(moment, request.action, partial(self._answered, moment, request))
+            self._task.request(access, request.action, partial(self._answered, access, request))
 
-    def _answered(self, moment: Moment, request: BackendRequest, answer: Any) -> None:
+    def _answered(self, access: Access, request: BackendRequest, answer: Any) -> None:
         request.answer, request.is_ready = answer, True
-        queue = self.queues[id(moment)]
+        queue = self.queues[id(access)]
         while queue and queue[0].is_ready():
             call = queue[0]
-            result = call.finish(moment, [asked.answer for asked in call.requests if asked.action is not None])
+            result = call.finish(access, [asked.answer for asked in call.requests if asked.action is not None])
             if isinstance(result, More):
                 call.finish = result.finish
-                self.request(moment, (), call, result.actions)
+                self.request(access, (), call, result.actions)
                 continue
             queue.pop(0)
             call.future.complete(result)
         if not queue:
-            del self.queues[id(moment)]
+            del self.queues[id(access)]
 
-    def waiting_block(self, moment: Moment) -> str | None:
+    def waiting_block(self, access: Access) -> str | None:
         """Return the id of the declared block that waits for the value of the state, if the code waits for nothing else."""
-        queue = self.queues.get(id(moment), ())
+        queue = self.queues.get(id(access), ())
         if len(queue) != 1 or not queue[0].resumes:
             return None
-        return moment.declared_block(queue[0].future)
+        return access.declared_block(queue[0].future)
 
-    def forget(self, moment: Moment) -> None:
+    def forget(self, access: Access) -> None:
         """Drop the code's calls: it repeats them in another task."""
-        del self.queues[id(moment)]
+        del self.queues[id(access)]
 
     def __len__(self) -> int:
         """Return the number of waiting calls."""
         return sum(map(len, self.queues.values()))
 
 
-def finish_at_once(backend: StateBackend, moment: Moment, actions: Sequence[Action], finish: Finish) -> Any:
+def finish_at_once(backend: StateBackend, access: Access, actions: Sequence[Action], finish: Finish) -> Any:
     """Answer a call without waiting: ask the backend until the call is done."""
     while True:
-        result = finish(moment, answers(backend, actions))
+        result = finish(access, answers(backend, actions))
         if not isinstance(result, More):
             return result
         actions, finish = result
@@ -186,7 +186,7 @@ _FOR_EVER = timedelta.max // timedelta(milliseconds=1)
 _DROPPED = True
 """In place of a value whose change has been yielded: it is not None, since there is a value."""
 
-Operation = Callable[[Moment, Cell], Any]
+Operation = Callable[[Access, Cell], Any]
 """Function of an entry; its result is the answer."""
 
 
@@ -200,7 +200,7 @@ class StateDeclaration(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreStatistics:
-    """State of a store in one task at one moment."""
+    """State of a store in one task at one time."""
 
     cached: int
     """Entries in memory."""
@@ -229,7 +229,7 @@ class StateStore:
         operator: str,
         backend: StateBackend,
         task: StateTask,
-        lives: EntryLifetimes = NO_HISTORY,
+        lifetimes: EntryLifetimes = NO_HISTORY,
         *,
         blocking: bool = False,
     ) -> None:
@@ -256,7 +256,7 @@ class StateStore:
         self._calls = WaitingCalls(task)
         self._loading = self._calls.queues
         self._has_ttl = declared.ttl is not None
-        self._ttl = lives.of(declared.ttl, declared.name)
+        self._ttl = lifetimes.of(declared.ttl, declared.name)
         self._creation_counts = self._ttl is not None and not self._ttl.renews_on_write
 
     @property
@@ -270,10 +270,10 @@ class StateStore:
         return self._ttl
 
     @property
-    def moment(self) -> Moment:
-        """Return the moment of the code that runs now."""
-        moment: Moment = self._task.context
-        return moment
+    def access(self) -> Access:
+        """Return the access of the code that runs now."""
+        access: Access = self._task.context
+        return access
 
     # ------------------------------------------------------------------------------------------------ access
 
@@ -291,15 +291,15 @@ class StateStore:
 
         `unread` says that the operation needs no value of an entry that is not cached.
         """
-        moment = self._task.context
+        access = self._task.context
         cell = cells.by_name.get(name)
         # `may_act`, `at_hand` and `answer` are inlined: nearly all calls are answered here, in half the time.
-        if self.blocking or (moment.owns_key and not (self._loading and id(moment) in self._loading)):
+        if self.blocking or (access.owns_key and not (self._loading and id(access) in self._loading)):
             if cell is None and (unread or cells.whole or cells.cleared):
                 cell = cells.blank(name)
             if cell is not None:
                 self.hits += not unread
-                value = operation(moment, cell)
+                value = operation(access, cell)
                 if self.blocking:
                     return value
                 return self._done if value is None else StateFuture(value, self._task)
@@ -307,9 +307,9 @@ class StateStore:
                 self.misses += 1
                 self.make_room()
                 (stored,) = self._backend.get_many((cells.prefix + name,))
-                return self.answer(operation(moment, self.load(cells, name, stored)))
+                return self.answer(operation(access, self.load(cells, name, stored)))
         actions = () if cell is not None or unread or cells.at_hand else (cells.prefix + name,)
-        return self.ask(moment, actions, self.once_known(cells, name, operation, unread=unread), resumes=resumes)
+        return self.ask(access, actions, self.once_known(cells, name, operation, unread=unread), resumes=resumes)
 
     def write(self, cells: Cells, name: bytes, operation: Operation) -> Any:
         """Run `operation`, which needs the entry only if TTL needs its creation time."""
@@ -318,7 +318,7 @@ class StateStore:
     def once_known(self, cells: Cells, name: bytes, operation: Operation, *, unread: bool = False) -> Finish:
         """Return the end of a call that had to wait: the entry is as earlier calls left it, or as the backend has it."""
 
-        def finish(moment: Moment, stored: Sequence[Any]) -> Any:
+        def finish(access: Access, stored: Sequence[Any]) -> Any:
             cell = cells.by_name.get(name)
             if cell is None:
                 if unread or cells.at_hand:
@@ -327,36 +327,36 @@ class StateStore:
                     return More((cells.prefix + name,), finish)
                 else:
                     cell = self.load(cells, name, stored[0])
-            return operation(moment, cell)
+            return operation(access, cell)
 
         return finish
 
-    def may_act(self, moment: Moment) -> bool:
-        """Return whether a call of the code at `moment` may act at once: the key is its own, and no earlier call of it waits."""
-        return self.blocking or (moment.owns_key and id(moment) not in self._loading)
+    def may_act(self, access: Access) -> bool:
+        """Return whether a call of the code at `access` may act at once: the key is its own, and no earlier call of it waits."""
+        return self.blocking or (access.owns_key and id(access) not in self._loading)
 
-    def ask(self, moment: Moment, actions: Sequence[Action], finish: Finish, *, resumes: bool = False) -> Any:
-        """Return the result of `finish(moment, answers of the backend)`, after all earlier calls of the code.
+    def ask(self, access: Access, actions: Sequence[Action], finish: Finish, *, resumes: bool = False) -> Any:
+        """Return the result of `finish(access, answers of the backend)`, after all earlier calls of the code.
 
         `resumes` marks the read that `resume` repeats, so that a declared block may wait for it when the run has to
         stop.
         """
-        queue = self._loading.get(id(moment))
+        queue = self._loading.get(id(access))
         self.make_room()
         if queue is None:
             self.misses += 1
-            if self.blocking or (moment.owns_key and (not actions or not self._may_wait)):
-                return self.answer(finish_at_once(self._backend, moment, actions, finish))
-            queue = self._loading[id(moment)] = []
+            if self.blocking or (access.owns_key and (not actions or not self._may_wait)):
+                return self.answer(finish_at_once(self._backend, access, actions, finish))
+            queue = self._loading[id(access)] = []
             actions = actions or (None,)  # the request through which the code gets its key
         call = WaitingCall(finish, StateFuture.pending(self._task), resumes=resumes)
         queue.append(call)
-        self._calls.request(moment, queue, call, actions)
+        self._calls.request(access, queue, call, actions)
         return call.future
 
     @property
     def _may_wait(self) -> bool:
-        return self.waits and not self._backend.answers_at_once
+        return self.waits and not self._backend.is_in_memory
 
     def answer(self, value: Any) -> Any:
         """Return the answer of a finished call for user code: a future, or in a plain `def` the value."""
@@ -364,17 +364,17 @@ class StateStore:
             return value
         return self._done if value is None else StateFuture(value, self._task)
 
-    def waiting_block(self, moment: Moment) -> str | None:
-        """Return the id of the declared block that waits for this state's value, if the code at `moment` waits for nothing else."""
-        return self._calls.waiting_block(moment)
+    def waiting_block(self, access: Access) -> str | None:
+        """Return the id of the declared block that waits for this state's value, if the code at `access` waits for nothing else."""
+        return self._calls.waiting_block(access)
 
-    def forget_request(self, moment: Moment) -> None:
+    def forget_request(self, access: Access) -> None:
         """Drop the code's requests: it repeats them in another task."""
-        self._calls.forget(moment)
+        self._calls.forget(access)
 
     # ------------------------------------------------------------------------------------------------ operations
 
-    def alive(self, moment: Moment, cell: Cell) -> Any:
+    def alive(self, access: Access, cell: Cell) -> Any:
         """Operation: return a value; None if there is none, or if it is expired and invisible.
 
         Renews its lifetime, if reads do. Removes an expired value; a visible one is returned this one time.
@@ -383,40 +383,40 @@ class StateStore:
         ttl = self._ttl
         if ttl is None or value is None:
             return value
-        if ttl.is_dead(moment, cell.stamp, cell.own_ttl):
+        if ttl.is_dead(access, cell.stamp, cell.own_ttl):
             self.expired += 1
             cell.value, cell.dirty = None, True
             return value if ttl.returns_expired else None
         # A late record reads with an older stamp: a read never shortens a lifetime.
-        if ttl.renews_on_read and cell.stamp < (stamp := ttl.stamp(moment)):
+        if ttl.renews_on_read and cell.stamp < (stamp := ttl.stamp(access)):
             cell.stamp, cell.dirty = stamp, True
         return value
 
-    def set(self, moment: Moment, cell: Cell, value: Any, own_ttl: int = 0) -> None:
+    def set(self, access: Access, cell: Cell, value: Any, own_ttl: int = 0) -> None:
         """Operation: write a value; None removes it."""
         ttl = self._ttl
         if value is None:
             pass
         elif ttl is None:
-            cell.stamp = moment.timestamp
-        elif ttl.renews_on_write or cell.value is None or ttl.is_dead(moment, cell.stamp, cell.own_ttl):
-            cell.stamp = ttl.stamp(moment)
+            cell.stamp = access.timestamp
+        elif ttl.renews_on_write or cell.value is None or ttl.is_dead(access, cell.stamp, cell.own_ttl):
+            cell.stamp = ttl.stamp(access)
         cell.value, cell.own_ttl, cell.dirty = value, own_ttl, True
 
-    def remove(self, _: Moment, cell: Cell) -> None:
+    def remove(self, _: Access, cell: Cell) -> None:
         """Operation: remove a value."""
         cell.value, cell.dirty = None, True
 
-    def left(self, moment: Moment, cell: Cell) -> timedelta | None:
+    def left(self, access: Access, cell: Cell) -> timedelta | None:
         """Operation: return how long the entry still lives; None without an entry, or without TTL."""
-        if self._ttl is None or cell.value is None or self.is_dead(moment, cell.stamp, cell.own_ttl):
+        if self._ttl is None or cell.value is None or self.is_dead(access, cell.stamp, cell.own_ttl):
             return None
-        milliseconds = self._ttl.remaining(moment, cell.stamp, cell.own_ttl)
+        milliseconds = self._ttl.remaining(access, cell.stamp, cell.own_ttl)
         return timedelta(milliseconds=milliseconds) if milliseconds < _FOR_EVER else timedelta.max
 
-    def is_dead(self, moment: Moment, stamp: int, own_ttl: int) -> bool:
+    def is_dead(self, access: Access, stamp: int, own_ttl: int) -> bool:
         """Return whether an entry is expired, whether visible or not."""
-        return self._ttl is not None and self._ttl.is_dead(moment, stamp, own_ttl)
+        return self._ttl is not None and self._ttl.is_dead(access, stamp, own_ttl)
 
     def own_ttl(self, ttl: timedelta | None) -> int:
         """Return a lifetime given with a call, in ms; 0 for None. Raises `ValueError` without a TTL, and below 1 ms."""

@@ -34,7 +34,7 @@ class Domain:
     """Clock that makes them fire. A key's timers of a clock fire in order of time, whatever their domains."""
 
     rank: int = 0
-    """Order of a key's timers for the same moment: the lowest rank fires first."""
+    """Order of a key's timers for the same access: the lowest rank fires first."""
 
     is_internal: bool = False
     """True: the engine set them. User code does not see them, and they are not counted."""
@@ -45,7 +45,7 @@ DOMAINS: Mapping[str, Domain] = {
     for domain in (
         Domain(EVENT_TIME, b"e", EVENT_TIME),
         Domain(PROCESSING_TIME, b"p", PROCESSING_TIME),
-        # Entries expire behind a user's timer of the same moment.
+        # Entries expire behind a user's timer of the same access.
         Domain(EVENT_TIME_CLEANUP, b"E", EVENT_TIME, rank=1, is_internal=True),
         Domain(PROCESSING_TIME_CLEANUP, b"P", PROCESSING_TIME, rank=1, is_internal=True),
     )
@@ -133,7 +133,7 @@ class _Due:
 
 @dataclass(frozen=True, slots=True)
 class TimerStatistics:
-    """Timers of a task at one moment, those of user code and the engine's own."""
+    """Timers of a task at one time, those of user code and the engine's own."""
 
     due: int
     """Timers due within the slice that have neither fired nor been deleted."""
@@ -271,15 +271,15 @@ class TimerService:
         return True
 
     def fired_until(self) -> dict[str, int]:
-        """Return, by clock, the moment (ms) up to which no timer is registered any more: the next task need not search for any.
+        """Return, by clock, the access (ms) up to which no timer is registered any more: the next task need not search for any.
 
-        This moment is the horizon, or lies just before the earliest timer that has not fired. Clocks without a horizon are left out.
+        This access is the horizon, or lies just before the earliest timer that has not fired. Clocks without a horizon are left out.
         """
         until = {clock_: due.horizon for clock_, due in self._due.items() if due.horizon is not None}
         for timer in self.live:
             clock_ = DOMAINS[timer.domain].clock
             until[clock_] = min(until[clock_], timer.timestamp - 1)
-        return {str(clock_): moment for clock_, moment in until.items()}
+        return {str(clock_): access for clock_, access in until.items()}
 
     def statistics(self) -> TimerStatistics:
         """Return the statistics of the timers."""

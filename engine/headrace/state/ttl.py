@@ -99,7 +99,7 @@ class CountedTime:
         return reading + self._before[bisect_right(self._readings, reading)]
 
 
-class TtlMoment(Protocol):
+class AccessTimes(Protocol):
     """Times of an access to an entry (ms): the context of a record or timer."""
 
     @property
@@ -168,22 +168,22 @@ class LiveTtl:
     def of(cls, ttl: StateTtl | None, gaps: Sequence[Gap] = (), since: int | None = None) -> LiveTtl | None:
         """Return the logic for a declared TTL; None where nothing expires.
 
-        `gaps` are the job's pauses, oldest first, without overlap. `since` is the moment (ms, of the clock that stamps
+        `gaps` are the job's pauses, oldest first, without overlap. `since` is the access (ms, of the clock that stamps
         entries) at which TTL was switched on for a state that had entries already: no lifetime begins before it.
         """
         return None if ttl is None or not ttl.is_active else cls(ttl, gaps, since)
 
-    def stamp(self, moment: TtlMoment) -> int:
+    def stamp(self, access: AccessTimes) -> int:
         """Return the stamp of an entry that is created or renewed now."""
-        return moment.timestamp if self._in_event_time else moment.processing_time
+        return access.timestamp if self._in_event_time else access.processing_time
 
-    def clock(self, moment: TtlMoment) -> int:
+    def clock(self, access: AccessTimes) -> int:
         """Return the clock that expires entries. Outside of timers an entry is expired when it has reached `expires_at`."""
-        return moment.watermark if self.by_watermark else moment.processing_time
+        return access.watermark if self.by_watermark else access.processing_time
 
-    def is_dead(self, moment: TtlMoment, stamp: int, own_ttl_ms: int = 0) -> bool:
+    def is_dead(self, access: AccessTimes, stamp: int, own_ttl_ms: int = 0) -> bool:
         """Return whether an entry is expired."""
-        clock = moment.expired_until if self.by_watermark else moment.processing_time
+        clock = access.expired_until if self.by_watermark else access.processing_time
         return self.is_dead_at(clock, stamp, own_ttl_ms)
 
     def is_dead_at(self, clock: int, stamp: int, own_ttl_ms: int = 0) -> bool:
@@ -211,9 +211,9 @@ class LiveTtl:
         youngest = self.dead_until(clock)
         return Age(self, clock, float("-inf") if youngest is None else youngest)
 
-    def remaining(self, moment: TtlMoment, stamp: int, own_ttl_ms: int = 0) -> int:
+    def remaining(self, access: AccessTimes, stamp: int, own_ttl_ms: int = 0) -> int:
         """Return how long the entry still lives (ms), 0 when it is expired."""
-        return max(0, self.expires_at(stamp, own_ttl_ms) - self.clock(moment))
+        return max(0, self.expires_at(stamp, own_ttl_ms) - self.clock(access))
 
 
 def _counted(gaps: Sequence[Gap], ttl: StateTtl) -> list[TimeRange]:
@@ -227,7 +227,7 @@ def _counted(gaps: Sequence[Gap], ttl: StateTtl) -> list[TimeRange]:
 
 
 class Age(NamedTuple):
-    """Expiry at one moment, for many entries at once.
+    """Expiry at one timestamp, for many entries at once.
 
     `youngest` is the youngest expired stamp of entries without their own lifetime.
     """
@@ -262,7 +262,7 @@ DeclaredTtls = Mapping[str, StateTtl | None]
 """TTL of every declared state, by `operator.state`."""
 
 TimeOf = Callable[[str], int | None]
-"""Function from an operator's name to a moment of event time (ms), such as the last watermark seen by any task of its line."""
+"""Function from an operator's name to an event time (ms), such as the last watermark seen by any task of its timeline."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -311,7 +311,7 @@ class TtlHistory(msgspec.Struct, frozen=True):
     declared: dict[str, StoredTtl | None] = {}
     since: dict[str, int] = {}
 
-    def lives(self, operator: str) -> EntryLifetimes:
+    def lifetimes(self, operator: str) -> EntryLifetimes:
         """Return the data on lifetimes for one operator's states."""
         beginning = f"{operator}."
         own = {name.removeprefix(beginning): at for name, at in self.since.items() if name.startswith(beginning)}
@@ -329,7 +329,7 @@ class TtlHistory(msgspec.Struct, frozen=True):
         """Return the history for a micro-batch at `processing_time`: this one, its own gap, and the current declarations.
 
         `paused_since` is when the last micro-batch was committed, None without one; `watermark_of` returns its
-        watermark. `latest_event_of` returns the latest event time that an operator's line had processed by then, where
+        watermark. `latest_event_of` returns the latest event time that an operator's timeline had processed by then, where
         there was no watermark.
         """
         gaps = self.gaps
@@ -355,9 +355,9 @@ class TtlHistory(msgspec.Struct, frozen=True):
                 continue
             # By the clock that expires entries: by processing time, entries of last year's event time would all expire at once.
             now = event_time_of(name.partition(".")[0]) if ttl.expires_by_watermark else processing_time
-            moment = self._began(name, ttl, now)
-            if moment is not None:
-                since[name] = moment
+            access = self._began(name, ttl, now)
+            if access is not None:
+                since[name] = access
         return since
 
     def _began(self, name: str, ttl: StateTtl, now: int | None) -> int | None:

@@ -18,7 +18,7 @@ from headrace.native import accelerated
 from headrace.state.backend import EntryChange, Page, StateBackend, Write, change_of, pack_header, value_entry, within
 from headrace.state.cells import Cell, Cells
 from headrace.state.cursor import PAGE
-from headrace.state.store import Handle, Moment, More, StateStore, StateTask
+from headrace.state.store import Access, Handle, More, StateStore, StateTask
 from headrace.state.ttl import NO_HISTORY, EntryLifetimes
 
 
@@ -77,26 +77,26 @@ class SingleStore(StateStore):
         self.trim()
         self._large_keys.clear()
 
-    def once_cached(self, names: Sequence[bytes], finish: Callable[[Moment], Any]) -> Any:
+    def once_cached(self, names: Sequence[bytes], finish: Callable[[Access], Any]) -> Any:
         """Return the result of `finish` when these entries of the key are cached; one without a cell does not exist.
 
         A backend that `scans_keys` gets one request for all namespaces of the key.
         """
-        moment = self.moment
-        unknown = [] if moment.key_json in self._known_keys else self._without_cell(names)
-        if not unknown and self.may_act(moment):
+        access = self.access
+        unknown = [] if access.key_json in self._known_keys else self._without_cell(names)
+        if not unknown and self.may_act(access):
             self.hits += 1
-            return self.answer(finish(moment))
-        return self.ask(moment, *self._reading(moment.key_json, names, unknown, finish))
+            return self.answer(finish(access))
+        return self.ask(access, *self._reading(access.key_json, names, unknown, finish))
 
     def _reading(
-        self, key_json: bytes, names: Sequence[bytes], unknown: Sequence[bytes], finish: Callable[[Moment], Any]
+        self, key_json: bytes, names: Sequence[bytes], unknown: Sequence[bytes], finish: Callable[[Access], Any]
     ) -> More:
         prefix = self.cells.prefix
         reads_key = bool(unknown) and self._backend.scans_keys and key_json not in self._large_keys
         key_entries = Page(prefix + key_json, prefix + key_json + b"\x01", PAGE)
 
-        def finish_once_read(moment: Moment, answers: Sequence[Any]) -> Any:
+        def finish_once_read(access: Access, answers: Sequence[Any]) -> Any:
             if not reads_key:
                 self._load_missing(zip(unknown, answers, strict=True))
             elif len(answers[0]) < PAGE:
@@ -106,7 +106,7 @@ class SingleStore(StateStore):
                 self._large_keys.add(key_json)
             if key_json not in self._known_keys and self._without_cell(names):  # evicted meanwhile, or not read yet
                 return self._reading(key_json, names, names, finish)
-            return finish(moment)
+            return finish(access)
 
         return More([key_entries] if reads_key else [prefix + name for name in unknown], finish_once_read)
 
@@ -168,7 +168,7 @@ class SingleHandle(Handle):
 
     @property
     def _here(self) -> bytes:
-        return self._store.moment.key_json + self._suffix
+        return self._store.access.key_json + self._suffix
 
 
 V = TypeVar("V")
@@ -187,12 +187,12 @@ class ValueStore(SingleStore, ValueState[V], Generic[V]):
         operator: str,
         backend: StateBackend,
         task: StateTask,
-        lives: EntryLifetimes = NO_HISTORY,
+        lifetimes: EntryLifetimes = NO_HISTORY,
         *,
         blocking: bool = False,
     ) -> None:
         """Take the declaration and the arguments of `StateStore`."""
-        SingleStore.__init__(self, declared, operator, backend, task, lives, blocking=blocking)
+        SingleStore.__init__(self, declared, operator, backend, task, lifetimes, blocking=blocking)
         self.type, self.ttl = declared.type, declared.ttl
         answered = self._answered
         self._unshared = getrefcount(answered)  # with a local name, as in `value`
@@ -212,12 +212,12 @@ class ValueStore(SingleStore, ValueState[V], Generic[V]):
 
     def value(self) -> StateFuture[V | None]:
         """Read the key's value; `None` if there is none or it has expired."""
-        moment = self._task.context
-        cell = self._cells.get(moment.key_json)
-        if cell is None or not moment.owns_key or (self._loading and id(moment) in self._loading):
-            return self._value_later(moment)
+        access = self._task.context
+        cell = self._cells.get(access.key_json)
+        if cell is None or not access.owns_key or (self._loading and id(access) in self._loading):
+            return self._value_later(access)
         self.hits += 1
-        value = cell.value if self._ttl is None else self.alive(moment, cell)
+        value = cell.value if self._ttl is None else self.alive(access, cell)
         answered = self._answered
         if getrefcount(answered) != self._unshared:
             answered = self._answered = StateFuture(None, self._task)
@@ -226,35 +226,35 @@ class ValueStore(SingleStore, ValueState[V], Generic[V]):
 
     def update(self, value: V, /, ttl: timedelta | None = None) -> StateFuture[None]:
         """Set the key's value; None is the same as `clear`."""
-        moment = self._task.context
-        cell = self._cells.get(moment.key_json)
-        if ttl is None and moment.owns_key and not (self._loading and id(moment) in self._loading):
+        access = self._task.context
+        cell = self._cells.get(access.key_json)
+        if ttl is None and access.owns_key and not (self._loading and id(access) in self._loading):
             if cell is None and not self._creation_counts:
-                cell = self.cells.blank(moment.key_json)
+                cell = self.cells.blank(access.key_json)
             if cell is not None:
                 if self._ttl is None and value is not None:  # `set` is inlined: the call takes 0.03 us
-                    cell.value, cell.stamp, cell.own_ttl, cell.dirty = value, moment.timestamp, 0, True
+                    cell.value, cell.stamp, cell.own_ttl, cell.dirty = value, access.timestamp, 0, True
                 else:
-                    self.set(moment, cell, value)
+                    self.set(access, cell, value)
                 return self._done
         operation = partial(self.set, value=value, own_ttl=self.own_ttl(ttl))
-        return cast("StateFuture[None]", self.write(self.cells, moment.key_json, operation))
+        return cast("StateFuture[None]", self.write(self.cells, access.key_json, operation))
 
     def clear(self) -> StateFuture[None]:
         """Remove the key's value."""
-        return cast("StateFuture[None]", self.write(self.cells, self.moment.key_json, self.remove))
+        return cast("StateFuture[None]", self.write(self.cells, self.access.key_json, self.remove))
 
     def remaining(self) -> StateFuture[timedelta | None]:
         """Return how long the entry still lives by its expiry clock; `None` without entry or TTL."""
-        return cast("StateFuture[timedelta | None]", self.read(self.cells, self.moment.key_json, self.left))
+        return cast("StateFuture[timedelta | None]", self.read(self.cells, self.access.key_json, self.left))
 
-    def _value_later(self, moment: Moment) -> StateFuture[V | None]:
+    def _value_later(self, access: Access) -> StateFuture[V | None]:
         """Read the value as `read` does; a declared block may wait for it when the run ends."""
-        name = moment.key_json
+        name = access.key_json
         actions = () if name in self._cells else (self.cells.prefix + name,)
         return cast(
             "StateFuture[V | None]",
-            self.ask(moment, actions, self.once_known(self.cells, name, self.alive), resumes=True),
+            self.ask(access, actions, self.once_known(self.cells, name, self.alive), resumes=True),
         )
 
 
@@ -268,16 +268,16 @@ class BlockingValueStore(ValueStore[V]):
 
     def value(self) -> Any:
         """Read the key's value; `None` if there is none or it has expired."""
-        moment = self._task.context
-        cell = self._cells.get(moment.key_json) or self._read(moment.key_json)
-        return cell.value if self._ttl is None else self.alive(moment, cell)
+        access = self._task.context
+        cell = self._cells.get(access.key_json) or self._read(access.key_json)
+        return cell.value if self._ttl is None else self.alive(access, cell)
 
     def update(self, value: V, /, ttl: timedelta | None = None) -> Any:
         """Set the key's value; None is the same as `clear`."""
-        moment = self._task.context
+        access = self._task.context
         own_ttl = 0 if ttl is None else self.own_ttl(ttl)
-        cell = self._cells.get(moment.key_json) or self._read(moment.key_json)
-        self.set(moment, cell, value, own_ttl)
+        cell = self._cells.get(access.key_json) or self._read(access.key_json)
+        self.set(access, cell, value, own_ttl)
 
     def _read(self, key_json: bytes) -> Cell:
         self.prefetch((key_json,))

@@ -34,7 +34,7 @@ def plain(text: str) -> str:
     return _STEPS.sub(": ", _FRAMES.sub("", _COLOURS.sub("", text))).rstrip()
 
 
-class FileFault(NamedTuple):
+class FileDamage(NamedTuple):
     """Data file that is not as the log of its table says: its location, its size (None: it is gone) and the one in the log."""
 
     uri: str
@@ -50,16 +50,16 @@ class FileFault(NamedTuple):
         return f"file {self.uri} has {self.size:,} of {counted(self.expected, 'byte')}"
 
 
-def faults(uri: str, expected: Mapping[str, int], present: Mapping[str, int | None]) -> list[FileFault]:
+def faults(uri: str, expected: Mapping[str, int], present: Mapping[str, int | None]) -> list[FileDamage]:
     """Return the faults of a table's data files: `expected` sizes, and those `present` in its folder, by relative path."""
     return [
-        FileFault(f"{uri}/{path}", present.get(path), size)
+        FileDamage(f"{uri}/{path}", present.get(path), size)
         for path, size in sorted(expected.items())
         if present.get(path) != size
     ]
 
 
-def named_fault(error: BaseException | str) -> FileFault | None:
+def named_damage(error: BaseException | str) -> FileDamage | None:
     """Return the fault of the data file that an error of reading names; None where it names none, or one of an object store."""
     match = _NAMED.search(str(error))
     path = None if match is None else Path("/", match[1])
@@ -67,7 +67,7 @@ def named_fault(error: BaseException | str) -> FileFault | None:
     if path is None or folder is None:
         return None
     size = path.stat().st_size if path.is_file() else None
-    return FileFault(str(path), size, _logged_size(folder, path))
+    return FileDamage(str(path), size, _logged_size(folder, path))
 
 
 def file_in_the_way(text: str) -> Path | None:
@@ -108,7 +108,7 @@ def _actions(commit: bytes) -> list[dict[str, Any]]:
         return []
 
 
-def torn_commit(uri: str, storage: Options) -> FileFault | None:
+def torn_commit(uri: str, storage: Options) -> FileDamage | None:
     """Return the newest commit in a table's log that is cut off, or overwritten; None if there is none."""
     store, root = file_system(uri, storage)
     files = store.get_file_info(fs.FileSelector(f"{root}/{_LOG}", allow_not_found=True))
@@ -116,5 +116,5 @@ def torn_commit(uri: str, storage: Options) -> FileFault | None:
     for file in reversed(commits[-_CHECKED:]):
         with store.open_input_stream(file.path) as stream:
             if not _actions(stream.read()):
-                return FileFault(f"{uri}/{_LOG}/{file.base_name}", file.size, None)
+                return FileDamage(f"{uri}/{_LOG}/{file.base_name}", file.size, None)
     return None

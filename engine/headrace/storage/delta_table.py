@@ -432,14 +432,14 @@ class DeltaStore:
             self._sync_commit(version)
 
     @refusing("to list the log of")
-    def log_as_of(self, moment: int) -> TableLog:
-        """List the table's log, and find the version that was the latest at a moment (ms)."""
+    def log_as_of(self, timestamp: int) -> TableLog:
+        """List the table's log, and find the version that was the latest at a timestamp (ms)."""
         store, root = self._files.file_system()
         files = store.get_file_info(fs.FileSelector(f"{root}/{LOG}", allow_not_found=True))
         files = [file for file in files if _ENTRY.fullmatch(file.base_name)]
         entries = {f"{LOG}/{file.base_name}": _version_of(file) for file in files}
         commits = [file for file in files if file.base_name.endswith(COMMIT_SUFFIX)]
-        old = (_version_of(file) for file in commits if file.mtime_ns < moment * 1_000_000)
+        old = (_version_of(file) for file in commits if file.mtime_ns < timestamp * 1_000_000)
         return TableLog(entries, max(old, default=min(map(_version_of, commits), default=0)))
 
     @refusing("a checkpoint in the log of")

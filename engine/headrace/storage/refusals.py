@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 import pyarrow as pa
 
 from headrace.errors import SinkMismatchError, StorageError
-from headrace.storage.damage import FileFault, file_in_the_way, named_fault, plain, way_on
+from headrace.storage.damage import FileDamage, file_in_the_way, named_damage, plain, way_on
 
 _FULL: Final = "free space, then run again"
 _MISSING: Final = "correct the path, or bring what it names back (a disk that is not mounted?), then run again"
@@ -58,7 +58,7 @@ class StoreError(OSError):
 class DamagedError(StoreError):
     """A file of a table is gone, cut off or overwritten."""
 
-    def __init__(self, fault: FileFault) -> None:
+    def __init__(self, fault: FileDamage) -> None:
         """Store the fault."""
         super().__init__(str(fault))
         self.fault = fault
@@ -111,7 +111,7 @@ def _name(refusal: StorageError, what: tuple[str, ...], kept: str) -> None:
     steps = [_without_place(step, what[0]) for step in what[1:]]
     inner = f" ({', '.join(steps)})" if steps else ""
     reason = refusal.__cause__ or ""
-    fault = reason.fault if isinstance(reason, DamagedError) else named_fault(reason)
+    fault = reason.fault if isinstance(reason, DamagedError) else named_damage(reason)
     text, advice = (str(fault), way_on(fault.uri)) if fault is not None else _cause(reason, what)
     untouched = refusal.kept or ("What was committed before is untouched" if fault is None else "")
     between = "" if not untouched else "; " if fault is None else ". "

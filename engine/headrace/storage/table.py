@@ -149,7 +149,7 @@ class TableLog:
 
     entries: Mapping[str, int]
     version: int
-    """Version that was the latest at the given moment; the oldest version listed, if all are younger."""
+    """Version that was the latest at the given timestamp; the oldest version listed, if all are younger."""
 
     def unneeded(self, first: int, spared: Collection[int]) -> set[str]:
         """Return the entries that no needed version depends on, after `keep_versions`: needed are `first`, later ones and `spared`."""
@@ -347,8 +347,8 @@ class TableStore(Protocol):
         """
         ...
 
-    def log_as_of(self, moment: int) -> TableLog:
-        """List the table's log, and find the version that was the latest at a moment (ms)."""
+    def log_as_of(self, timestamp: int) -> TableLog:
+        """List the table's log, and find the version that was the latest at a timestamp (ms)."""
         ...
 
     def keep_versions(self, versions: Iterable[int]) -> None:

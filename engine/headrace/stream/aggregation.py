@@ -23,7 +23,7 @@ from headrace.api.options import (
     check_how,
     pairs,
 )
-from headrace.api.ttl import Life, ttl_of
+from headrace.api.ttl import AnyTtl, ttl_of
 from headrace.api.types import check_record
 from headrace.stream.base import StreamBase
 from headrace.stream.joins import Joined, emitted_type
@@ -46,7 +46,7 @@ def aggregate_function(
     emit: Emit,
     retract: bool,
     retracting: bool | None,
-    state_ttl: Life | None,
+    state_ttl: AnyTtl | None,
 ) -> KeyedProcessFunction[Any, Any]:
     """Return the function of `Stream.aggregate`."""
     from headrace.operators._group_aggregation import group_aggregation

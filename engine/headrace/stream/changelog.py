@@ -11,7 +11,7 @@ import msgspec
 from headrace.api.changelog_inference import check_normalized
 from headrace.api.functions import KeyedProcessFunction
 from headrace.api.graph import Emit, Keep, Lag, OnConflict, UpsertMaterialize
-from headrace.api.ttl import Life, StateTtl, ttl_of
+from headrace.api.ttl import AnyTtl, StateTtl, ttl_of
 from headrace.api.types import check_field, check_key_field, check_record
 from headrace.options import Strategy
 from headrace.stream.base import StreamBase
@@ -95,7 +95,7 @@ def lag_of(
 
 
 def normalization(
-    stream: StreamBase[Any], name: str, *, key: tuple[str, ...], state_ttl: Life
+    stream: StreamBase[Any], name: str, *, key: tuple[str, ...], state_ttl: AnyTtl
 ) -> tuple[tuple[str, ...], KeyedProcessFunction[Any, Any]]:
     """Return the key and the function of `Stream.normalize`."""
     from headrace.operators._normalize import normalize

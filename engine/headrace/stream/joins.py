@@ -15,7 +15,7 @@ from headrace.api.functions import KeyedCoProcessFunction
 from headrace.api.graph import name_of
 from headrace.api.options import JoinType, check_how
 from headrace.api.services import LookupFunction, inner_lookup
-from headrace.api.ttl import Life, StateTtl, ttl_of, ttls_of_sides
+from headrace.api.ttl import AnyTtl, StateTtl, ttl_of, ttls_of_sides
 from headrace.api.types import check_function, check_plain, check_record, hints_of
 from headrace.stream.base import StreamBase
 
@@ -38,7 +38,7 @@ def join_function(
     record: type[Any] | None,
     how: JoinType,
     within: tuple[timedelta, timedelta] | None,
-    state_ttl: Life | tuple[Life, Life] | None,
+    state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None,
 ) -> Joined:
     """Return the function of `Stream.join`."""
     join = f"join '{name}'"
@@ -62,7 +62,7 @@ def as_of_join_function(
     emit: Callable[..., Any],
     how: JoinType,
     record: type[Any] | None,
-    state_ttl: Life | None,
+    state_ttl: AnyTtl | None,
 ) -> Joined:
     """Return the function of `Stream.join_as_of`."""
     from headrace.operators._as_of_join import as_of_join
@@ -94,15 +94,15 @@ def _regular(
     *,
     emit: Callable[..., Any],
     how: JoinType,
-    state_ttl: Life | tuple[Life, Life] | None,
+    state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None,
 ) -> KeyedCoProcessFunction[Any, Any, Any]:
     from headrace.operators._regular_join import regular_join
 
     left, right = streams
-    lives = _lives(state_ttl)
+    lifetimes = _lifetimes(state_ttl)
     retracting = may_retract(left._use()) or may_retract(right._use())
     sides = (left.record_type(), right.record_type())
-    return regular_join(sides, gives, emit=emit, how=how, lives=lives, retracting=retracting)
+    return regular_join(sides, gives, emit=emit, how=how, lifetimes=lifetimes, retracting=retracting)
 
 
 def _interval(
@@ -130,7 +130,7 @@ def _interval(
     return interval_join((left.record_type(), right.record_type()), gives, emit=emit, how=how, bounds=bounds)
 
 
-def _lives(state_ttl: Life | tuple[Life, Life] | None) -> tuple[StateTtl | None, StateTtl | None]:
+def _lifetimes(state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None) -> tuple[StateTtl | None, StateTtl | None]:
     if state_ttl is None:
         raise ValueError(
             "nothing bounds the state, so both sides would be kept for good: give state_ttl=timedelta(...), the time after which "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from headrace.api.changelog_inference import output_changes
-from headrace.api.graph import Input, Node, Operator, SinkNode, StatelessStep
+from headrace.api.graph import Input, Node, Operator, SinkNode, StatelessTransform
 from headrace.names import check_name
 
 
@@ -27,7 +27,7 @@ class PipelineGraph:
 
         Raises `ValueError` for a name that another operator has, and for an operator that the changes of its inputs do not fit.
         """
-        if not isinstance(operator, get_args(StatelessStep)):
+        if not isinstance(operator, get_args(StatelessTransform)):
             self._check_name(operator)
         node = Node(operator, inputs, output_changes(operator, inputs))
         self.nodes.append(node)
@@ -37,7 +37,7 @@ class PipelineGraph:
         check_name(operator.name)
         if isinstance(operator, SinkNode):
             return  # the planner lists all streams that go to one sink
-        steps = (SinkNode, *get_args(StatelessStep))
-        if any(operator.name == other.name for other in self.operators if not isinstance(other, steps)):
+        transforms = (SinkNode, *get_args(StatelessTransform))
+        if any(operator.name == other.name for other in self.operators if not isinstance(other, transforms)):
             msg = f"pipeline '{self.name}' has two operators named '{operator.name}': give one of them another name"
             raise ValueError(msg)

@@ -8,7 +8,7 @@ from typing import Any
 from headrace.api.changelog_inference import may_retract
 from headrace.api.functions import KeyedProcessFunction
 from headrace.api.options import Ranks
-from headrace.api.ttl import Life, StateTtl, ttl_of
+from headrace.api.ttl import AnyTtl, StateTtl, ttl_of
 from headrace.api.types import check_record
 from headrace.stream.base import StreamBase
 
@@ -22,7 +22,7 @@ def top_function(
     result: type | None,
     *,
     retracting: bool | None,
-    state_ttl: Life | None,
+    state_ttl: AnyTtl | None,
 ) -> Function:
     """Return the function of `Stream.top`."""
     from headrace.operators._first_records import top_n
@@ -41,7 +41,7 @@ def top_function(
 
 
 def first_by_time_function(
-    stream: StreamBase[Any], name: str, *, at_watermark: bool, state_ttl: Life | None
+    stream: StreamBase[Any], name: str, *, at_watermark: bool, state_ttl: AnyTtl | None
 ) -> Function:
     """Return the function of `Stream.first_by_time`."""
     from headrace.operators._first_records import first_by_time
@@ -50,14 +50,14 @@ def first_by_time_function(
     return first_by_time(stream.record_type(), ttl=ttl, at_watermark=at_watermark)
 
 
-def last_by_time_function(stream: StreamBase[Any], name: str, *, state_ttl: Life | None) -> Function:
+def last_by_time_function(stream: StreamBase[Any], name: str, *, state_ttl: AnyTtl | None) -> Function:
     """Return the function of `Stream.last_by_time`."""
     from headrace.operators._first_records import last_by_time
 
     return last_by_time(stream.record_type(), ttl=_ttl_by_time(stream, f"last_by_time '{name}'", state_ttl))
 
 
-def _ttl_by_time(stream: StreamBase[Any], taker: str, state_ttl: Life | None) -> StateTtl | None:
+def _ttl_by_time(stream: StreamBase[Any], taker: str, state_ttl: AnyTtl | None) -> StateTtl | None:
     """Check the stream, and return the TTL of its state. Raises `ValueError` and `TypeError` as `first_by_time` does."""
     stream._check_keyed(taker)
     if may_retract(stream._use()):

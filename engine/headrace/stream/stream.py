@@ -39,7 +39,7 @@ from headrace.api.graph import (
     SideOutput,
     SinkNode,
     SourceNode,
-    SparkStep,
+    SparkTransform,
     Union,
     UpsertMaterialize,
     name_of,
@@ -56,7 +56,7 @@ from headrace.api.services import (
     RecoveryOption,
     check_limits,
 )
-from headrace.api.ttl import Life, Lifetime, StateTtl
+from headrace.api.ttl import AnyTtl, Lifetime, StateTtl
 from headrace.api.types import (
     check_callable,
     check_emitted,
@@ -123,7 +123,7 @@ class Stream(StreamBase[R]):
             msg = f"sql() of '{self._origin}' takes a query, not {query!r:.60}"
             raise ValueError(msg)
         return self._in_spark(
-            "sql()", record, lambda takes, gives, names: SparkStep(takes, gives, query, None, names), tables
+            "sql()", record, lambda takes, gives, names: SparkTransform(takes, gives, query, None, names), tables
         )
 
     def spark(
@@ -139,7 +139,7 @@ class Stream(StreamBase[R]):
         """
         check_plain("spark", function)
         return self._in_spark(
-            "spark()", record, lambda takes, gives, names: SparkStep(takes, gives, None, function, names), tables
+            "spark()", record, lambda takes, gives, names: SparkTransform(takes, gives, None, function, names), tables
         )
 
     # ------------------------------------------------------------------------------------------------ stateless
@@ -208,7 +208,7 @@ class Stream(StreamBase[R]):
         return self._then(DropUpdateBefore(key), self._record)
 
     def normalize(
-        self, name: str, /, *, key: tuple[str, ...] = (), state_ttl: Life = Lifetime.FOREVER
+        self, name: str, /, *, key: tuple[str, ...] = (), state_ttl: AnyTtl = Lifetime.FOREVER
     ) -> OperatorStream[R]:
         """Make whole updates of a stream of upserts: `-U` with the last row of the key before each `+U`, `-D` with the last row.
 
@@ -361,7 +361,7 @@ class Stream(StreamBase[R]):
     ) -> Stream[S]:
         """Call `function` for each record, at most `capacity` calls at once per task (elements between attempts included).
 
-        `timeout` covers all attempts of one record, from the moment it is accepted. None: there is no limit, and a call
+        `timeout` covers all attempts of one record, from the time it is accepted. None: there is no limit, and a call
         that never ends lasts until the end of the run, run after run. `mode` is the order of the results;
         within a micro-batch operators downstream see arrival order in every mode. `KEYED_ORDERED` needs `key_by` before
         it.
@@ -559,7 +559,7 @@ class Stream(StreamBase[R]):
         emit: Emit = Emit.EVERY_CHANGE,
         retract: bool = True,
         retracting: bool | None = None,
-        state_ttl: Life | None = None,
+        state_ttl: AnyTtl | None = None,
     ) -> OperatorStream[S]:
         """Aggregate all records of each key, and emit each change of the result (SQL: `GROUP BY`); needs `key_by` before it.
 
@@ -604,7 +604,7 @@ class Stream(StreamBase[R]):
         record: type[T] | None = None,
         how: JoinType = JoinType.INNER,
         within: tuple[timedelta, timedelta] | None = None,
-        state_ttl: Life | tuple[Life, Life] | None = None,
+        state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None = None,
     ) -> OperatorStream[T]:
         """Join the records of two keyed streams whose keys are equal; this stream is the left side.
 
@@ -644,7 +644,7 @@ class Stream(StreamBase[R]):
         descending: bool = ...,
         result: None = ...,
         retracting: bool | None = ...,
-        state_ttl: Life | None = ...,
+        state_ttl: AnyTtl | None = ...,
     ) -> OperatorStream[R]: ...
 
     @overload
@@ -658,7 +658,7 @@ class Stream(StreamBase[R]):
         descending: bool = ...,
         result: type[S],
         retracting: bool | None = ...,
-        state_ttl: Life | None = ...,
+        state_ttl: AnyTtl | None = ...,
     ) -> OperatorStream[S]: ...
 
     def top(
@@ -671,7 +671,7 @@ class Stream(StreamBase[R]):
         descending: bool = True,
         result: type[Any] | None = None,
         retracting: bool | None = None,
-        state_ttl: Life | None = None,
+        state_ttl: AnyTtl | None = None,
     ) -> OperatorStream[Any]:
         """Keep the first `n` records of each key by `by`, and emit each change of them; needs `key_by` before it.
 
@@ -704,9 +704,9 @@ class Stream(StreamBase[R]):
         return self._operated(name, function, result or self._record)
 
     def first_by_time(
-        self, name: str, /, *, at_watermark: bool = False, state_ttl: Life | None = None
+        self, name: str, /, *, at_watermark: bool = False, state_ttl: AnyTtl | None = None
     ) -> OperatorStream[R]:
-        """Keep the first record of each key by event time; needs `key_by` before it. Of one moment, the first to arrive stays.
+        """Keep the first record of each key by event time; needs `key_by` before it. Of one timestamp, the first to arrive stays.
 
         It is emitted at once (`+I`); an earlier one that arrives later replaces it (`-U`, `+U`). With `at_watermark` it
         is emitted when the watermark reaches its event time, as a final insert; records that arrive behind the
@@ -719,8 +719,8 @@ class Stream(StreamBase[R]):
         function = first_by_time_function(self, name, at_watermark=at_watermark, state_ttl=state_ttl)
         return self._operated(name, function, self._record)
 
-    def last_by_time(self, name: str, /, *, state_ttl: Life | None = None) -> OperatorStream[R]:
-        """Keep the last record of each key by event time; needs `key_by` before it. Of one moment, the last to arrive stays.
+    def last_by_time(self, name: str, /, *, state_ttl: AnyTtl | None = None) -> OperatorStream[R]:
+        """Keep the last record of each key by event time; needs `key_by` before it. Of one timestamp, the last to arrive stays.
 
         It is emitted at once; each later one replaces it (`-U`, `+U`). `state_ttl` and errors are as for `first_by_time`.
         """
@@ -735,12 +735,12 @@ class Stream(StreamBase[R]):
         emit: Callable[[R, Any], T],
         how: JoinType = JoinType.INNER,
         record: type[T] | None = None,
-        state_ttl: Life | None = None,
+        state_ttl: AnyTtl | None = None,
     ) -> OperatorStream[T]:
         """Join each record with the one of `versions` that is valid at its event time; both are keyed by the same type.
 
         A record of `versions` is valid from its event time until the next one of its key. A `-D` ends the version
-        before it, from its own event time on; a `-U` changes nothing. Of several versions of one moment, the last to
+        before it, from its own event time on; a `-U` changes nothing. Of several versions of one timestamp, the last to
         arrive is valid.
 
         A record waits until the watermark reaches its event time, and is then emitted as `emit(record, version)`, with
@@ -777,11 +777,11 @@ class Stream(StreamBase[R]):
         breaker: CircuitBreaker | None = None,
         service: str | None = None,
     ) -> Stream[S]:
-        """Join each record with a service's answer for its key: `async_wait` with a `LookupFunction` and a cache.
+        """Join each record with a service's response for its key: `async_wait` with a `LookupFunction` and a cache.
 
-        `JoinType.INNER` emits nothing for a record whose answer is negative (None, or anything else that is false), and
-        does not call `join` for it; `JoinType.LEFT` calls `join(record, answer)` for all. `cache` is by default
-        `LookupCache()`: 10,000 answers for each task, for as long as it lives. The other arguments are those of
+        `JoinType.INNER` emits nothing for a record whose response is negative (None, or anything else that is false), and
+        does not call `join` for it; `JoinType.LEFT` calls `join(record, response)` for all. `cache` is by default
+        `LookupCache()`: 10,000 responses for each task, for as long as it lives. The other arguments are those of
         `async_wait`.
 
         Raises `ValueError` for a `how` other than INNER or LEFT, `TypeError` for another kind of function; else as
@@ -821,14 +821,14 @@ class Stream(StreamBase[R]):
         self,
         method: str,
         record: type[S] | None,
-        step: Callable[[type[R], type[S], tuple[str, ...]], SparkStep],
+        step: Callable[[type[R], type[S], tuple[str, ...]], SparkTransform],
         tables: Collection[str],
     ) -> Stream[S]:
         source = cast("SourceNode", self._node.operator)
         is_source = isinstance(self._node.operator, SourceNode)
         if not is_source:
             msg = (
-                f"{method} of '{self._origin}': Spark's step must come first, directly behind source(). Let it make the rows "
+                f"{method} of '{self._origin}': Spark's transform must come first, directly behind source(). Let it make the rows "
                 "there, or use map(), filter() or flat_map() here"
             )
             raise ValueError(msg)
@@ -989,8 +989,8 @@ class WindowedStream(WindowedBase[R]):
 
             class Revenue(Struct, frozen=True):
                 customer: str                          # a field of key_by
-                window_start: Timestamp                # the first moment of the window
-                window_end: Timestamp                  # the first moment after it
+                window_start: Timestamp                # the first timestamp of the window
+                window_end: Timestamp                  # the first timestamp after it
                 orders: Annotated[int, Count()]        # an aggregate of headrace.operators, or an AggregateFunction
                 cents: Annotated[int, Sum("cents")]
 
@@ -1000,7 +1000,7 @@ class WindowedStream(WindowedBase[R]):
         A record that arrives after its window has fired, but before the watermark passes the window's end by
         `allowed_lateness`, corrects the result: `-U` with the old one, `+U` with the new one. A later record is
         dropped, or goes to the side output `late` of the result, if you declare it: `.side("late", Order)` or
-        `.side_output("late", Order, sink=...)`. State is freed at the same moment.
+        `.side_output("late", Order, sink=...)`. State is freed at the same time.
 
         `early` is a step of event time, counted from the window's start: when the watermark reaches the end of a step,
         the window emits its result so far, and corrects it after the next step or at its end. If a session has grown

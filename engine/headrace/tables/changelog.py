@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.api.records import RowKind
-from headrace.async_io.pending_call import StoredElement
-from headrace.async_io.responses import KeptAnswer
+from headrace.async_io.pending_call import StoredCall
+from headrace.async_io.responses import KeptResponse
 from headrace.materializer.histories import HistoryChange
 from headrace.state.backend import EntryChange
 from headrace.state.codec import encode
@@ -23,15 +23,15 @@ from headrace.state.key_groups import key_group
 from headrace.state.timers import TimerChange
 from headrace.storage.files import LateValues, ParquetLayout, StagedFile, utf8
 from headrace.tables.folder import JobFolder
-from headrace.tables.requests import StoredRequest, answer_columns, buffered_request_columns, waiting_element_columns
+from headrace.tables.requests import StoredRequest, buffered_request_columns, response_columns, waiting_element_columns
 from headrace.tables.schemas import (
     ALL_TABLES,
-    ANSWERS,
     ASYNC_REQUESTS,
     BUFFERED_REQUESTS,
     KEYED_STATE,
     MATERIALIZER_HISTORY,
     QUARANTINE,
+    RESPONSES,
     TIMERS,
 )
 
@@ -155,14 +155,14 @@ class Changelog:
             **buffered_request_columns(changes),
         )
 
-    def requests(self, rows: Sequence[StoredElement], deleted: Sequence[bool]) -> pa.Table:
+    def requests(self, rows: Sequence[StoredCall], deleted: Sequence[bool]) -> pa.Table:
         """Return rows of `async_requests`."""
         keys = [row.key.encode() for row in rows]
         return self._table(ASYNC_REQUESTS, keys, deleted, **waiting_element_columns(rows, deleted))
 
-    def answers(self, rows: Sequence[KeptAnswer]) -> pa.Table:
-        """Return rows of `answers`."""
-        return self._table(ANSWERS, [row.key.encode() for row in rows], [False] * len(rows), **answer_columns(rows))
+    def responses(self, rows: Sequence[KeptResponse]) -> pa.Table:
+        """Return rows of `responses`."""
+        return self._table(RESPONSES, [row.key.encode() for row in rows], [False] * len(rows), **response_columns(rows))
 
     def quarantine(self, rows: Sequence[QuarantineRow]) -> pa.Table:
         """Return rows of `quarantine`."""
@@ -223,7 +223,7 @@ _NEVER_TWICE = frozenset(
 )
 
 
-_SORTED_BY = {TIMERS: "timestamp", ANSWERS: "ordinal"}
+_SORTED_BY = {TIMERS: "timestamp", RESPONSES: "ordinal"}
 _WITHIN_KEY = ("state", "namespace", "user_key")
 """Sort columns within a key: so a page of a list or map is in few row groups."""
 
@@ -231,7 +231,7 @@ _WITHIN_KEY = ("state", "namespace", "user_key")
 def sort_column(table: str) -> str:
     """Return the column by which an operator's rows are sorted in each file, before `key`.
 
-    Timers are looked up by time, answers by place of arrival, everything else by key.
+    Timers are looked up by time, responses by place of arrival, everything else by key.
     """
     return _SORTED_BY.get(table, "key_group")
 

@@ -63,7 +63,7 @@ class DeltaBackend:
     Several threads may call `get_many` at once; their look-ups overlap.
     """
 
-    answers_at_once = False
+    is_in_memory = False
     scans_keys = False
 
     def __init__(

@@ -75,8 +75,8 @@ def _value_writes(table: pa.Table) -> Iterator[Write]:
     for batch in table.to_batches(_CHUNK):
         states, keys, values, stamps, deleted = (batch[name].to_pylist() for name in _EVERY_VALUE)
         entries = _entries_of(batch, states, keys)
-        lives = batch["ttl_ms"].to_pylist() if batch["ttl_ms"].null_count < batch.num_rows else repeat(None)
-        for entry, value, stamp, own_ttl, is_deleted in zip(entries, values, stamps, lives, deleted, strict=False):
+        lifetimes = batch["ttl_ms"].to_pylist() if batch["ttl_ms"].null_count < batch.num_rows else repeat(None)
+        for entry, value, stamp, own_ttl, is_deleted in zip(entries, values, stamps, lifetimes, deleted, strict=False):
             yield entry, None if is_deleted else stored_value(stamp or 0, value.encode(), own_ttl or 0)
 
 

@@ -42,13 +42,13 @@ class RowExpiry(NamedTuple):
         operator: str,
         state: str,
         ttl: StateTtl | None,
-        lives: EntryLifetimes,
+        lifetimes: EntryLifetimes,
         *,
         watermark: int | None,
         processing_time: int,
     ) -> RowExpiry | None:
         """Return a state's expiry at this moment; None if nothing expires, or its clock has no time yet."""
-        live = lives.of(ttl, state)
+        live = lifetimes.of(ttl, state)
         if live is None:
             return None
         clock = watermark if live.by_watermark else processing_time
@@ -96,14 +96,14 @@ class RowExpiry(NamedTuple):
 def rebuild_expiries(
     operator: str,
     declared: Mapping[str, StateTtl | None],
-    lives: EntryLifetimes,
+    lifetimes: EntryLifetimes,
     *,
     watermark: int | None,
     processing_time: int,
 ) -> list[RowExpiry]:
     """Return the expiries of an operator's states, at the start of a micro-batch, for TTLs that clean up when state is loaded."""
     expiries = (
-        RowExpiry.of(operator, state, ttl, lives, watermark=watermark, processing_time=processing_time)
+        RowExpiry.of(operator, state, ttl, lifetimes, watermark=watermark, processing_time=processing_time)
         for state, ttl in declared.items()
         # Exact cleanup must find the entries that it removes, since it removes them from the tables, too.
         if ttl is not None and ttl.cleanup.at_compaction and not ttl.cleanup.exact

@@ -24,11 +24,11 @@ from headrace.async_io.pending_call import Status
 from headrace.state.timers import DOMAINS
 from headrace.storage.table import never_null, refuse_row
 from headrace.tables.schemas import (
-    ANSWERS,
     ASYNC_REQUESTS,
     BUFFERED_REQUESTS,
     KEYED_STATE,
     MATERIALIZER_HISTORY,
+    RESPONSES,
     TIMERS,
     StateTable,
 )
@@ -37,7 +37,7 @@ _OF_LIVE_ROWS: Final[Mapping[str, tuple[str, ...]]] = {
     KEYED_STATE: ("value",),
     BUFFERED_REQUESTS: ("record", "block_id"),
     ASYNC_REQUESTS: ("element", "status", "attempts", "cost_ms"),
-    ANSWERS: ("ordinal", "service", "status", "attempts", "request", "answered_at", "expires_at"),
+    RESPONSES: ("ordinal", "service", "status", "attempts", "request", "responded_at", "expires_at"),
     MATERIALIZER_HISTORY: ("row", "row_kind", "inserted_at"),
 }
 """Columns that are null only in rows of deleted entries. Readers of such rows do not check them."""
@@ -45,7 +45,7 @@ _OF_LIVE_ROWS: Final[Mapping[str, tuple[str, ...]]] = {
 _ALLOWED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     TIMERS: {"domain": tuple(DOMAINS)},
     ASYNC_REQUESTS: {"status": tuple(status.value for status in Status)},
-    ANSWERS: {"status": (Status.COMPLETED.value, Status.QUARANTINED.value)},
+    RESPONSES: {"status": (Status.COMPLETED.value, Status.QUARANTINED.value)},
     MATERIALIZER_HISTORY: {"row_kind": tuple(kind.symbol for kind in RowKind)},
 }
 _REFUSED: Final = re.compile(r"Column '(\w+)' is declared as non-nullable but contains null values")

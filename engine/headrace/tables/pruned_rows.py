@@ -216,7 +216,7 @@ def overlaps(extent: Extent, column: str, low: Any, high: Any) -> bool:
 
 
 _READERS = min(8, 2 * (os.cpu_count() or 1))
-"""Number of files read at once: an object store answers slowly, but answers many requests in parallel."""
+"""Number of files read at once: an object store is slow, but serves many requests in parallel."""
 
 _NOTHING = (b"\xff", b"")
 """Bounds in an `Extent` of a column without values."""

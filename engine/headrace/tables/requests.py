@@ -1,9 +1,9 @@
 """Held records, waiting calls and kept responses as rows of their tables.
 
-Reading of kept answers: those to some requests of one operator, not more of the table than that needs.
+Reading of kept responses: those to some requests of one operator, not more of the table than that needs.
 
-Answers are sorted by the place of arrival, and a slice's elements are near each other. So most answers are in a window around the
-slice. A request without an answer there, or with one that might not be the nearest, is looked for in all answers of the operator,
+Responses are sorted by the place of arrival, and a slice's elements are near each other. So most responses are in a window around the
+slice. A request without a response there, or with one that might not be the nearest, is looked for in all responses of the operator,
 a batch of rows at a time.
 """
 
@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import clock
-from headrace.async_io.pending_call import AsyncElement, StoredElement, to_stored_element
-from headrace.async_io.responses import KeptAnswer, Wanted
+from headrace.async_io.pending_call import PendingCall, StoredCall, to_stored_element
+from headrace.async_io.responses import KeptResponse, Wanted
 from headrace.execution.drain import PROCESS, BufferedRequest
 from headrace.state.key_groups import KeyGroupRange
 from headrace.storage.predicate import BetweenTimes, OneOf, Within, rows_that_meet
@@ -28,7 +28,7 @@ from headrace.storage.refusals import doing
 from headrace.storage.table import damaged, typed_rows
 from headrace.tables.folder import JobFolder
 from headrace.tables.live_rows import last_rows
-from headrace.tables.schemas import ANSWERS, ASYNC_REQUESTS, BUFFERED_REQUESTS
+from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS, RESPONSES
 from headrace.tables.view import TableView, in_milliseconds
 
 
@@ -130,8 +130,8 @@ _REQUEST_COLUMNS = ("sequence", "key", "block_id", "request", "record", "input")
 
 
 def waiting_element_rows(
-    kept: Sequence[AsyncElement], removed: Sequence[AsyncElement], checkpoint_id: int
-) -> tuple[list[StoredElement], list[bool]]:
+    kept: Sequence[PendingCall], removed: Sequence[PendingCall], checkpoint_id: int
+) -> tuple[list[StoredCall], list[bool]]:
     """Return the rows to write, for removed elements and for new or changed ones, and a flag for each row: removed or not.
 
     An element that has not changed, such as one that was not due, keeps its row.
@@ -145,9 +145,7 @@ def waiting_element_rows(
     return rows, [number < len(removed) for number in range(len(rows))]
 
 
-def waiting_element_columns(
-    rows: Sequence[StoredElement], deleted: Sequence[bool]
-) -> dict[str, list[str | int | None]]:
+def waiting_element_columns(rows: Sequence[StoredCall], deleted: Sequence[bool]) -> dict[str, list[str | int | None]]:
     """Return the own columns of `async_requests`; rows of removed elements have only their sequence number."""
     names = ("status", "attempts", "first_attempt_at", "cost_ms", "next_attempt_at", "last_error", "element", "result")
     columns: dict[str, list[str | int | None]] = {"sequence": [row.sequence for row in rows]}
@@ -160,10 +158,10 @@ def waiting_element_columns(
 
 def load_waiting_elements(
     folder: JobFolder, version: int, operator: str, key_groups: KeyGroupRange
-) -> list[StoredElement]:
+) -> list[StoredCall]:
     """Return the elements of an operator that wait, in one range of key groups, at a version of the table."""
     view = folder.view(ASYNC_REQUESTS, version).of(operator, key_groups)
-    return [StoredElement(**row) for row in view.live_rows(StoredElement.__struct_fields__)]
+    return [StoredCall(**row) for row in view.live_rows(StoredCall.__struct_fields__)]
 
 
 def waiting_for(folder: JobFolder, version: int) -> set[str]:
@@ -176,27 +174,29 @@ MARGIN: Final = 10_000
 """Default margin of a window: corrected input has its rows at other ordinals, but seldom by more than this."""
 
 _MOST_WINDOWS: Final = 8
-"""Number of windows above which all answers of the operator are read instead."""
+"""Number of windows above which all responses of the operator are read instead."""
 
-_COLUMNS: Final = KeptAnswer.__struct_fields__
+_COLUMNS: Final = KeptResponse.__struct_fields__
 
 Window = tuple[int, int]
 """First and last arrival ordinal."""
 
 
-def read_answers(
+def read_responses(
     folder: JobFolder, version: int, operator: str, wanted: Wanted, *, margin: int = MARGIN
-) -> list[KeptAnswer]:
-    """Return the answers to requests that have not expired; of a request that the job got often, at least the nearest ones.
+) -> list[KeptResponse]:
+    """Return the responses to requests that have not expired; of a request that the job got often, at least the nearest ones.
 
     A window is `margin` ordinals larger than the elements in it, on each side.
     """
-    answers = folder.view(ANSWERS, version).of(operator)
+    responses = folder.view(RESPONSES, version).of(operator)
     windows = windows_around([ordinal for ordinals in wanted.values() for ordinal in ordinals], margin)
-    near = [_rows(answers.where(Within("ordinal", *window)).live(), wanted) for window in windows]
-    near_answers = [KeptAnswer(**row) for rows in near for row in rows]
-    far = {*wanted} - _settled(near_answers, wanted, windows)
-    return [answer for answer in near_answers if answer.digest not in far] + (_anywhere(answers, far) if far else [])
+    near = [_rows(responses.where(Within("ordinal", *window)).live(), wanted) for window in windows]
+    near_responses = [KeptResponse(**row) for rows in near for row in rows]
+    far = {*wanted} - _settled(near_responses, wanted, windows)
+    return [response for response in near_responses if response.digest not in far] + (
+        _anywhere(responses, far) if far else []
+    )
 
 
 def windows_around(ordinals: Sequence[int], margin: int) -> list[Window]:
@@ -211,11 +211,11 @@ def windows_around(ordinals: Sequence[int], margin: int) -> list[Window]:
     return windows if len(windows) <= _MOST_WINDOWS else []
 
 
-def _settled(near_answers: Iterable[KeptAnswer], wanted: Wanted, windows: Sequence[Window]) -> set[str]:
-    """Return the requests for which no answer outside of the windows can be nearer."""
+def _settled(near_responses: Iterable[KeptResponse], wanted: Wanted, windows: Sequence[Window]) -> set[str]:
+    """Return the requests for which no response outside of the windows can be nearer."""
     places: dict[str, list[int]] = {}
-    for answer in near_answers:
-        places.setdefault(answer.digest, []).append(answer.ordinal)
+    for response in near_responses:
+        places.setdefault(response.digest, []).append(response.ordinal)
     return {
         digest
         for digest, ordinals in wanted.items()
@@ -230,15 +230,15 @@ def _is_nearest(near: Sequence[int], ordinal: int, windows: Sequence[Window]) ->
     return ordinal + distance <= last and (ordinal - distance >= first or first == 0)
 
 
-def _anywhere(answers: TableView, digests: Iterable[str]) -> list[KeptAnswer]:
-    """Return the answers to requests, wherever they arrived."""
-    condition, schema, uri = OneOf("digest", tuple(sorted(digests))), answers.table.schema, answers.snapshot.uri
+def _anywhere(responses: TableView, digests: Iterable[str]) -> list[KeptResponse]:
+    """Return the responses to requests, wherever they arrived."""
+    condition, schema, uri = OneOf("digest", tuple(sorted(digests))), responses.table.schema, responses.snapshot.uri
     matching = [schema.empty_table()]
     with doing(f"to read {uri}"):
-        for batch in pa.RecordBatchReader.from_stream(answers.stream()):
+        for batch in pa.RecordBatchReader.from_stream(responses.stream()):
             rows = typed_rows(uri, pa.Table.from_batches([batch]), schema)
             matching.append(rows.filter(condition.mask(rows)))
-    return [KeptAnswer(**row) for row in _rows(last_rows(pa.concat_tables(matching), answers.table), digests)]
+    return [KeptResponse(**row) for row in _rows(last_rows(pa.concat_tables(matching), responses.table), digests)]
 
 
 def _rows(rows: pa.Table, digests: Iterable[str]) -> list[dict[str, Any]]:
@@ -247,20 +247,20 @@ def _rows(rows: pa.Table, digests: Iterable[str]) -> list[dict[str, Any]]:
     return plain
 
 
-def unexpired_answers(rows: pa.Table, now: int) -> pa.Table:
-    """Return the answers that have not expired at `now` (ms)."""
+def unexpired_responses(rows: pa.Table, now: int) -> pa.Table:
+    """Return the responses that have not expired at `now` (ms)."""
     return rows.filter(BetweenTimes("expires_at", after=now).mask(rows))
 
 
-def answer_columns(rows: Sequence[KeptAnswer]) -> dict[str, list[str | int | None]]:
-    """Return the own columns of `answers`, without the key."""
+def response_columns(rows: Sequence[KeptResponse]) -> dict[str, list[str | int | None]]:
+    """Return the own columns of `responses`, without the key."""
     return {name: [getattr(row, name) for row in rows] for name in _COLUMNS if name != "key"}
 
 
 def count_by_checkpoint(chunks: Iterable[pa.Table]) -> Counter[int]:
-    """Return the number of answers that have not expired, by the checkpoint that committed them. `chunks` are live rows."""
+    """Return the number of responses that have not expired, by the checkpoint that committed them. `chunks` are live rows."""
     now, counts = clock.now(), Counter[int]()
     for rows in chunks:
-        ids = unexpired_answers(rows, now)["checkpoint_id"]
+        ids = unexpired_responses(rows, now)["checkpoint_id"]
         counts.update({count["values"]: count["counts"] for count in pc.value_counts(ids).to_pylist()})
     return counts

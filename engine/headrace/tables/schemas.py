@@ -1,6 +1,6 @@
 """Delta tables of a job: their names and columns. All of them are in the job's folder.
 
-Every job has the `STATE_TABLES`. A job has `answers` from the first run on in which a service keeps answers.
+Every job has the `STATE_TABLES`. A job has `responses` from the first run on in which a service keeps responses.
 
 All of them are append-only changelogs. The state at checkpoint *c* is the last row of each entry, by `checkpoint_id`, in the
 version of the table that *c* records.
@@ -25,7 +25,7 @@ BUFFERED_REQUESTS = "buffered_requests"
 ASYNC_REQUESTS = "async_requests"
 MATERIALIZER_HISTORY = "materializer_history"
 QUARANTINE = "quarantine"
-ANSWERS = "answers"
+RESPONSES = "responses"
 
 _ENTRY = [
     pa.field("operator", pa.string(), nullable=False),
@@ -134,8 +134,8 @@ STATE_TABLES: dict[str, StateTable] = {
 """Tables of every job."""
 
 OPTIONAL_TABLES: dict[str, StateTable] = {
-    ANSWERS: _table(
-        ANSWERS,
+    RESPONSES: _table(
+        RESPONSES,
         [
             pa.field("digest", pa.string(), nullable=False),
             pa.field("position", pa.string(), nullable=False),
@@ -148,7 +148,7 @@ OPTIONAL_TABLES: dict[str, StateTable] = {
             pa.field("request", pa.string()),
             pa.field("result", pa.string()),
             pa.field("error", pa.string()),
-            pa.field("answered_at", ARROW_TIMESTAMP),
+            pa.field("responded_at", ARROW_TIMESTAMP),
             pa.field("expires_at", ARROW_TIMESTAMP),
         ],
     )
@@ -188,6 +188,10 @@ CHECKPOINTS_SCHEMA = pa.schema(
         pa.field("declared", pa.string()),
         pa.field("declared_by", pa.int64()),
         pa.field("metrics", pa.string()),
+        pa.field("seconds", pa.string()),
+        pa.field("services", pa.string()),
+        pa.field("row_times", pa.string()),
+        pa.field("watermark_steps", pa.string()),
         pa.field("restored_from", pa.int64()),
         pa.field("incarnation", pa.int64()),
         pa.field("erased", pa.string()),

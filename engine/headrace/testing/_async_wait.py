@@ -32,7 +32,7 @@ from headrace.api.types import check_function, input_type, output_type
 from headrace.async_io.async_wait import AsyncWaitOperator, queue_of
 from headrace.async_io.attempts import Attempts, recovered
 from headrace.async_io.keyed_ordered import KeyedOrderedWait
-from headrace.async_io.pending_call import AsyncElement, Status, StoredElement, loaded, to_stored_element
+from headrace.async_io.pending_call import PendingCall, Status, StoredCall, loaded, to_stored_element
 from headrace.async_io.queue import ElementQueue, QueuedWatermark
 from headrace.execution.element import Emitted
 from headrace.execution.record_context import RecordContext
@@ -44,7 +44,7 @@ from headrace.testing._virtual_loop import LoopClock, VirtualLoop
 
 @dataclass(frozen=True, slots=True)
 class AsyncWaitStatistics:
-    """State of an async operator at one moment, and counts since its start."""
+    """State of an async operator at one time, and counts since its start."""
 
     attempts: int
     """Times that an element was asked for: by a call, a group's call, an equal call in flight, or the cache."""
@@ -80,7 +80,7 @@ class AsyncWaitStatistics:
         """Return the counts of an operator, and the current content of its calls and its queue."""
         operator.note_breaker()
         metrics = operator.metrics
-        elements = [element for element in queue.remaining() if isinstance(element, AsyncElement)]
+        elements = [element for element in queue.remaining() if isinstance(element, PendingCall)]
         return cls(
             attempts=metrics.attempts,
             in_flight=len(attempts.under_way) - len(attempts.retrying),
@@ -109,15 +109,15 @@ class SteppedKeys(KeyedOrderedWait):
         loop.let_time_run()
         super().__init__(wait, loop=loop)
         self._loop = loop
-        self._waiting: list[AsyncElement] = []
+        self._waiting: list[PendingCall] = []
 
-    def take_in(self, element: AsyncElement) -> None:
+    def take_in(self, element: PendingCall) -> None:
         """Begin the call for an element, or let it wait for its key."""
         self._waiting.append(element)
         self.controller.process(RecordContext(element.key_json, element))
 
-    def step(self) -> list[AsyncElement]:
-        """Do everything possible now: submit calls, and process answers, until nothing more follows.
+    def step(self) -> list[PendingCall]:
+        """Do everything possible now: submit calls, and process responses, until nothing more follows.
 
         Returns the elements that are done now, each of them once. Raises errors that fail a run.
         """
@@ -134,12 +134,12 @@ class SteppedKeys(KeyedOrderedWait):
             self._waiting = [waiting for waiting in self._waiting if not waiting.is_done]
         return done
 
-    def blocking(self) -> list[AsyncElement]:
+    def blocking(self) -> list[PendingCall]:
         """Return the elements that are parked, or not due yet, and block their keys."""
         first = {element.key_json: element for element in reversed(self._waiting)}
         return [record for key, record in first.items() if key in self._blocked]
 
-    def take_up(self, element: AsyncElement) -> None:
+    def take_up(self, element: PendingCall) -> None:
         """Resume an element that blocks its key: call for it, and for those behind it, as the next micro-batch would."""
         key = element.key_json
         self._blocked.discard(key)
@@ -156,7 +156,7 @@ class SteppedKeys(KeyedOrderedWait):
 R = TypeVar("R", bound=msgspec.Struct)
 
 
-class CapacityFull(Exception):  # noqa: N818 - it is the answer to a question, not a failure
+class CapacityFull(Exception):  # noqa: N818 - it is the response to a question, not a failure
     """Error of a call while the queue is at the operator's capacity; nothing was accepted."""
 
 
@@ -170,7 +170,7 @@ class QuarantinedRecord(msgspec.Struct, frozen=True):
 class AsyncSnapshot(msgspec.Struct, frozen=True):
     """Content of a checkpoint: all accepted elements that were not emitted. A watermark is stored as its time (ms)."""
 
-    queued: tuple[StoredElement | int, ...]
+    queued: tuple[StoredCall | int, ...]
     ordinal: int
     now: int
 
@@ -226,9 +226,9 @@ class AsyncWaitHarness(Generic[R]):
         self.clock = LoopClock(self._loop, self._advanced)
         self.clock.start_at(now)
         self._queue = queue_of(self.mode)
-        self._parked: set[AsyncElement] = set()
+        self._parked: set[PendingCall] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._due: deque[AsyncElement] = deque()
+        self._due: deque[PendingCall] = deque()
         """Parked elements that are due: they wait for a place, or for the controller's next step."""
         self._output: list[Any] = []
         self._failure: BaseException | None = None
@@ -273,7 +273,7 @@ class AsyncWaitHarness(Generic[R]):
         clock.use(self.clock)
         self._make_room(block=block)
         time = self.clock.now() if timestamp is None else timestamp
-        element = AsyncElement(Emitted(record_order(self._ordinal), time, kind, record))
+        element = PendingCall(Emitted(record_order(self._ordinal), time, kind, record))
         self._ordinal += 1
         if self.key is not None:
             element.key_json = msgspec.json.encode(self.key(record))
@@ -296,7 +296,7 @@ class AsyncWaitHarness(Generic[R]):
         self._is_finishing = True
         self._attempts.finish()
         for queued in self._queue.remaining():
-            if isinstance(queued, AsyncElement):
+            if isinstance(queued, PendingCall):
                 queued.is_last = True
         for element in sorted(self._parked, key=lambda item: item.emitted.order):
             self._unpark(element)
@@ -355,7 +355,7 @@ class AsyncWaitHarness(Generic[R]):
         stream = described_stream(input_type(self.function))
         if self.key is not None:
             stream = stream.key_by(self.key)
-        answers = stream.async_wait(
+        responses = stream.async_wait(
             "function",
             self.function,
             mode=self.mode,
@@ -369,7 +369,7 @@ class AsyncWaitHarness(Generic[R]):
             cache=self.cache,
             batch=self.batch,
         )
-        return cast("AsyncWait", answers.operators[-1])
+        return cast("AsyncWait", responses.operators[-1])
 
     def _open(self) -> SteppedKeys | None:
         if self.key is not None:
@@ -396,7 +396,7 @@ class AsyncWaitHarness(Generic[R]):
                 raise CapacityFull(f"no place is free (capacity {self.capacity})")
             self._advanced()
 
-    def _take_in(self, element: AsyncElement) -> None:
+    def _take_in(self, element: PendingCall) -> None:
         self._queue.put(element)
         if element.is_done:
             self._queue.done(element)
@@ -405,7 +405,7 @@ class AsyncWaitHarness(Generic[R]):
         else:
             self._begin(element)
 
-    def _begin(self, element: AsyncElement) -> None:
+    def _begin(self, element: PendingCall) -> None:
         pause = (element.next_attempt_at or 0) - self.clock.now()
         if pause > 0 and not self._is_finishing:
             self._park(element, pause)
@@ -422,7 +422,7 @@ class AsyncWaitHarness(Generic[R]):
         if self._due and not self._loop.is_closed():
             self._begin(self._due.popleft())
 
-    async def _settle(self, element: AsyncElement) -> None:
+    async def _settle(self, element: PendingCall) -> None:
         try:
             await self._attempts.settle(element)
         except Exception as error:  # noqa: BLE001 - raised again by the call that made it happen
@@ -434,11 +434,11 @@ class AsyncWaitHarness(Generic[R]):
             self._queue.done(element)
             self._emit()
 
-    def _park(self, element: AsyncElement, milliseconds: int) -> None:
+    def _park(self, element: PendingCall, milliseconds: int) -> None:
         self._parked.add(element)
         self._loop.call_later(max(milliseconds, 0) / 1000, self._unpark, element)
 
-    def _unpark(self, element: AsyncElement) -> None:
+    def _unpark(self, element: PendingCall) -> None:
         if element in self._parked:
             self._parked.discard(element)
             element.next_attempt_at = None
@@ -484,12 +484,12 @@ class AsyncWaitHarness(Generic[R]):
         if failure is not None:
             raise failure
 
-    def _stored(self, element: AsyncElement) -> StoredElement:
+    def _stored(self, element: PendingCall) -> StoredCall:
         row = to_stored_element(element, element.sequence or int.from_bytes(element.emitted.order[:8]))
         attempts, cost = self._attempts.so_far(element)
         return msgspec.structs.replace(row, attempts=attempts, cost_ms=round(cost))
 
-    def _resume(self, row: StoredElement) -> None:
+    def _resume(self, row: StoredCall) -> None:
         (element,) = loaded([row], input_type(self.function), output_type(self.function))
         recovered(element, self.recovery)
         self._take_in(element)

@@ -74,7 +74,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class HarnessStatistics:
-    """State of a keyed function at one moment, and counts since its start; fields are as in `ControllerStatistics`."""
+    """State of a keyed function at one time, and counts since its start; fields are as in `ControllerStatistics`."""
 
     in_flight: int
     active: int
@@ -438,7 +438,7 @@ class KeyedHarness(Generic[R]):
             records=self._records,
             watermark=self._watermark,
             last_watermark=None,
-            lives=self._ttl.lives(self._operator.name),
+            lifetimes=self._ttl.lifetimes(self._operator.name),
             options=self.options,
             executor=self._executor,
         )

@@ -235,7 +235,7 @@ class MaterializerHarness(Generic[R]):
             watermark=self._watermark,
             watermarks=[ElementWatermark(record_order(self._ordinal), time) for time in watermarks],
             processing_time=self.clock.now(),
-            ttl_since=self._ttl.lives(self._operator.name).since.get(_HISTORY),
+            ttl_since=self._ttl.lifetimes(self._operator.name).since.get(_HISTORY),
         )
 
     def _advance_ttl(self) -> None:

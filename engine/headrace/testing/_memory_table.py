@@ -287,11 +287,11 @@ class MemoryStore:
         self._sync_commit(version)
 
     @refusing("to list the log of")
-    def log_as_of(self, moment: int) -> TableLog:
-        """List the versions, and find the one that was the latest at a moment (ms)."""
+    def log_as_of(self, timestamp: int) -> TableLog:
+        """List the versions, and find the one that was the latest at a timestamp (ms)."""
         versions: list[_Version | None] = [*self._versions()]
         present = {number: version for number, version in enumerate(versions) if version is not None}
-        old = (number for number, version in present.items() if version.committed_at < moment)
+        old = (number for number, version in present.items() if version.committed_at < timestamp)
         entries = {_entry_of(number): number for number in present}
         return TableLog(entries, max(old, default=min(present)))
 

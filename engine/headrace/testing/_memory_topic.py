@@ -127,11 +127,11 @@ class MemoryTopic:
 
         return TopicState(self._id, {number: Bounds(*bounds) for number, bounds in enumerate(self._bounds)})
 
-    def offsets_at(self, moment: int) -> Mapping[int, int]:
-        """Return, by partition, the offset of the first message at or after a moment (ms). Called by the engine."""
+    def offsets_at(self, timestamp: int) -> Mapping[int, int]:
+        """Return, by partition, the offset of the first message at or after a timestamp (ms). Called by the engine."""
         return {
             number: next(
-                (message.offset for message in messages if message.timestamp >= moment), self._bounds[number][1]
+                (message.offset for message in messages if message.timestamp >= timestamp), self._bounds[number][1]
             )
             for number, messages in enumerate(self._messages)
         }

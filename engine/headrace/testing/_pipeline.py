@@ -267,7 +267,7 @@ class PipelineHarness(JobRuns):
         return sources[known("source", name, sources)]
 
     def _declared(self) -> dict[str, SourceNode]:
-        """Return the sources by name; with Spark's step over it, a source has the rows of the step's result."""
+        """Return the sources by name; with Spark's transform over it, a source has the rows of the step's result."""
         from headrace.plan.planner import sources_of
 
         return {source.name: source for source in sources_of(self.pipeline)}
@@ -312,8 +312,8 @@ class PipelineHarness(JobRuns):
         return {"max_files_per_batch": self.files_per_batch, "path": f"input/{name}"}
 
     def _tables(self, name: str) -> dict[str, Any]:
-        """Bind the tables of Spark's step over a source, which the harness never reads."""
-        step = self._declared()[name].step
+        """Bind the tables of Spark's transform over a source, which the harness never reads."""
+        step = self._declared()[name].transform
         return {} if step is None or not step.tables else {"tables": {table: f"lake/{table}" for table in step.tables}}
 
     def _sinks(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ _CACHE_BYTES = 64 << 20
 class DeferredBackend:
     """A backend that never answers at once, so that a test can watch single steps."""
 
-    answers_at_once = False
+    is_in_memory = False
 
     def __init__(self, backend: StateBackend) -> None:
         """Read from and write to `backend`."""

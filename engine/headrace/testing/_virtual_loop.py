@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 _SAME_TIME = 1e-6
-"""Moments closer than this (seconds) count as one: a float of a hundred years in seconds is no more precise."""
+"""Timestamps closer than this (seconds) count as one: a float of a hundred years in seconds is no more precise."""
 
 
 class _Selector(selectors.DefaultSelector):
@@ -42,8 +42,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         selector = _Selector()
         selector.idle = self._idle
         super().__init__(selector)
-        # Resolution with which the loop compares moments. A real clock's nanosecond is lost in a float of 194 days, and a timer at
-        # the present moment would never become due.
+        # Resolution with which the loop compares timestamps. A real clock's nanosecond is lost in a float of 194 days, and a timer at
+        # the present timestamp would never become due.
         self._clock_resolution = _SAME_TIME
 
     def time(self) -> float:
@@ -103,7 +103,7 @@ class LoopClock(OperatorClock):
     """Clock of a virtual loop: `advance` runs the loop."""
 
     def __init__(self, loop: VirtualLoop, advanced: Callable[[], None]) -> None:
-        """Take the loop. `advanced` is called in each `advance`, at each moment at which a timer was due."""
+        """Take the loop. `advanced` is called in each `advance`, at each timestamp at which a timer was due."""
         super().__init__()
         self._loop = loop
         self._advanced = advanced

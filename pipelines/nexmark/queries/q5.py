@@ -1,6 +1,6 @@
 """Query 5, hot items: the auctions with most bids in the last 10 seconds, every 2 seconds.
 
-Of auctions with equally many bids all are hot. A count has the time of its window's last moment, so the counts of all auctions
+Of auctions with equally many bids all are hot. A count has the time of its window's last timestamp, so the counts of all auctions
 for one end are in one tumbling window.
 """
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace import AsyncWait, CircuitBreaker, FixedDelay, OnFailure, OutputMode, RecoveryOption
 from headrace.async_io.async_wait import AsyncWaitOperator
-from headrace.async_io.pending_call import AsyncElement, loaded
+from headrace.async_io.pending_call import PendingCall, loaded
 from headrace.execution.element import Emitted
 from headrace.records.order import record_order
 from headrace.tables.requests import waiting_element_rows
@@ -174,7 +174,7 @@ def test_failure_cancels_a_call_that_stop_interrupted():
     )
 
     async def stopped_then_cancelled():
-        element = AsyncElement(Emitted(record_order(0), 0, 0, Question(0)))
+        element = PendingCall(Emitted(record_order(0), 0, 0, Question(0)))
         async with AsyncWaitOperator(wait, {}).opened() as attempts:
             task = asyncio.create_task(attempts.settle(element))
             await asyncio.sleep(1)

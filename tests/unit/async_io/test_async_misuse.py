@@ -168,11 +168,11 @@ def test_wrong_answer_type_names_its_method():
 
     late = function_of(timeout=timeout)
     late.scripts = {0: [(60.0, True)]}
-    with pytest.raises(UserFunctionError, match=r"timeout\(\) must answer with a list of Answer"):
+    with pytest.raises(UserFunctionError, match=r"timeout\(\) must return a list of Answer"):
         run(late, timeout=5 * MS)
     given_up = function_of(default=lambda *_: 7)
     given_up.scripts = {0: [(0.0, False)]}
-    with pytest.raises(UserFunctionError, match=r"default\(\) must answer with a list of Answer"):
+    with pytest.raises(UserFunctionError, match=r"default\(\) must return a list of Answer"):
         run(given_up, on_failure=OnFailure.DEFAULT)
 
 
@@ -214,7 +214,7 @@ def test_raising_strategy_is_blamed_with_its_failure(mode, method):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("answer", [0.5, float("nan"), None, -1])
 def test_backoff_that_is_no_timedelta_is_blamed(mode, answer):
-    with pytest.raises(UserFunctionError, match=r"backoff\(\) of the retry strategy must answer with a timedelta, not"):
+    with pytest.raises(UserFunctionError, match=r"backoff\(\) of the retry strategy must return a timedelta, not"):
         run(failing(), mode, retry=Strategy(backoff=lambda _: answer))
 
 

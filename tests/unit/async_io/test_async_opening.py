@@ -129,7 +129,7 @@ def test_timed_out_element_leaves_opening_to_others(mode):
         h.process(Question(2, key="b"))
         h.clock.advance(4000)
         first, second = h.output()
-        assert (first, second) == (QuarantinedRecord(Question(1, key="a"), "no answer within 5 s"), Answer(2, 1))
+        assert (first, second) == (QuarantinedRecord(Question(1, key="a"), "no response within 5 s"), Answer(2, 1))
     assert h.function.log == ["open", "close"] * 2
 
 

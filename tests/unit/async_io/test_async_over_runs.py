@@ -25,7 +25,7 @@ from headrace import (
 )
 from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.async_io.limits import ServiceLimit
-from headrace.async_io.pending_call import AsyncElement, came, came_as
+from headrace.async_io.pending_call import PendingCall, came, came_as
 from headrace.execution.element import Emitted
 from headrace.records.order import record_order
 from tests.unit.async_io.test_async_micro_batches import Table
@@ -117,7 +117,7 @@ class Runs:
         """Requeue elements as `headrace quarantine --requeue` does."""
         back = []
         for key, text in self.quarantine:
-            element = AsyncElement(came(text, Question))
+            element = PendingCall(came(text, Question))
             element.key_json = key
             back.append(element)
         self.requeued |= {record_of(element.emitted).number for element in back}

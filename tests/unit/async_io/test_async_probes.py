@@ -1,4 +1,4 @@
-"""Probes of a breaker without an answer: they give no new information, so they cost their element no attempt and no time."""
+"""Probes of a breaker without a response: they give no new information, so they cost their element no attempt and no time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace import AsyncWait, CircuitBreaker, FixedDelay, OnFailure, OutputMode, RecoveryOption
 from headrace.async_io.async_wait import AsyncWaitOperator
-from headrace.async_io.pending_call import AsyncElement
+from headrace.async_io.pending_call import PendingCall
 from headrace.errors import ServiceError
 from headrace.execution.element import Emitted
 from headrace.records.order import record_order
@@ -21,7 +21,7 @@ from tests.unit.support.asking import Answer, Lingering, Promised, Question, in_
 MS = timedelta(milliseconds=1)
 NEVER = (1e6, True)
 FAILS = (0.0, False)
-ANSWERS = (0.0, True)
+RESPONSES = (0.0, True)
 BREAKER = CircuitBreaker(failures=1, probe_after=1000 * MS, longest=100_000 * MS)
 
 
@@ -56,7 +56,7 @@ def test_unanswered_probe_counts_as_failed(on_failure):
         after = h.snapshot().queued[0]
         assert (h.statistics().breaker, h.statistics().parked, h.statistics().timeouts) == ("open", 1, 1)
         assert (after.attempts, after.cost_ms, after.first_attempt_at) == (1, 0, 0)
-        assert (after.next_attempt_at, after.last_error) == (3500, "no answer within 0.5 s")
+        assert (after.next_attempt_at, after.last_error) == (3500, "no response within 0.5 s")
         assert (before.attempts, before.cost_ms) == (after.attempts, after.cost_ms)
         h.clock.advance(1999)
         assert (h.function.calls, h.output()) == ([1, 1], [])
@@ -84,7 +84,7 @@ def test_element_timeout_continues_after_the_probe():
         h.clock.advance(1000 + 2000 + 999)
         assert h.output() == []
         h.clock.advance(1)
-        last = "no answer within 2 s (last error: no answer within 2 s)"
+        last = "no response within 2 s (last error: no response within 2 s)"
         assert (h.output(), h.function.calls) == ([QuarantinedRecord(Question(1), last)], [1, 1])
 
 
@@ -139,7 +139,7 @@ def test_unanswered_probe_at_end_is_abandoned(on_failure):
     """When the input has ended, an unanswered probe is abandoned."""
     outcome = {
         OnFailure.QUARANTINE: [
-            QuarantinedRecord(Question(1), "no answer within 0.5 s (last error: Unavailable: call 1 for 1)")
+            QuarantinedRecord(Question(1), "no response within 0.5 s (last error: Unavailable: call 1 for 1)")
         ],
         OnFailure.DEFAULT: [Answer(1, 0)],
     }
@@ -148,7 +148,7 @@ def test_unanswered_probe_at_end_is_abandoned(on_failure):
         h.process(Question(1))
         h.clock.advance(1200)
         if on_failure is OnFailure.FAIL:
-            with pytest.raises(ServiceError, match=r"no answer within 0\.5 s"):
+            with pytest.raises(ServiceError, match=r"no response within 0\.5 s"):
                 h.finish()
         else:
             h.finish()
@@ -162,7 +162,7 @@ def test_external_cancellation_stops_a_late_probe():
     wait = AsyncWait("ask", Lingering({1: [NEVER]}), OutputMode.ORDERED, 1, 1000 * MS, retry, breaker=BREAKER)
 
     async def cancelled_while_it_ends():
-        element = AsyncElement(Emitted(record_order(1), 0, 0, Question(1)))
+        element = PendingCall(Emitted(record_order(1), 0, 0, Question(1)))
         async with AsyncWaitOperator(wait, {}, open_until=0).opened() as attempts:
             task = asyncio.create_task(attempts.settle(element))
             await asyncio.sleep(1.05)

@@ -38,7 +38,7 @@ def seconds(number):
 
 
 class Service(AsyncFunction[Question, Answer]):
-    """Fails as often as `failures` says for a question, then gives `answers` of them."""
+    """Fails as often as `failures` says for a question, then gives `responses` of them."""
 
     def __init__(self, failures=(), answers=(), error=Unavailable):
         self.failures, self.answers, self.error = dict(failures), dict(answers), error
@@ -127,7 +127,7 @@ def test_used_up_retries_raise_service_error():
 
 def test_timeout_spans_all_attempts_and_is_final():
     service = Service({0: 99})
-    with pytest.raises(ServiceError, match=r"no answer within 35 s.*last error: Unavailable: attempt 4 of 0"):
+    with pytest.raises(ServiceError, match=r"no response within 35 s.*last error: Unavailable: attempt 4 of 0"):
         run(service, timeout=35, retry=FixedDelay(max_retries=98, delay=seconds(10)))
     assert service.attempts == {0: 4}
 
@@ -138,7 +138,7 @@ def test_unanswered_call_runs_into_timeout():
             await asyncio.Event().wait()
 
     service = Silent()
-    with pytest.raises(ServiceError, match=r"no answer within 0 s for Question\(number=0, kind=0\)\. Nothing"):
+    with pytest.raises(ServiceError, match=r"no response within 0 s for Question\(number=0, kind=0\)\. Nothing"):
         run(service, timeout=0, retry=FixedDelay(max_retries=5, delay=seconds(0)))
     assert service.log[-1] == ("close", 0)
 
@@ -224,7 +224,7 @@ def test_answer_without_output_list_is_functions_fault(answer):
         async def invoke(self, _, /):
             return answer
 
-    with pytest.raises(UserFunctionError, match=r"invoke\(\) must answer with a list of Answer, not "):
+    with pytest.raises(UserFunctionError, match=r"invoke\(\) must return a list of Answer, not "):
         run(Wrong())
 
 

@@ -71,7 +71,7 @@ def test_finish_names_calls_that_never_end(mode):
     assert 'record {"id":"b","at":1}' in str(raised.value)
     # What the error advises.
     harness.change(job={"run": {"budget": "1h"}, "async_io": {"ask": {"timeout": "1ms"}}})
-    with pytest.raises(ServiceError, match="no answer within 0.001 s.*OnFailure.QUARANTINE"):
+    with pytest.raises(ServiceError, match="no response within 0.001 s.*OnFailure.QUARANTINE"):
         harness.run(finish=True)
     Silent.silent = frozenset()
     assert harness.run(finish=True).stopped_because == "finished"

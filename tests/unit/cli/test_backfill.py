@@ -87,7 +87,7 @@ def test_promotion_policy_decides_about_the_result(headrace, job, policy, messag
     [
         ("backfill shop --from 2019-12-05 --to 2019-12-06", 9, "takes in what comes next"),
         ("backfill shop --from 2019-12-02 --to 2019-12-02", 2, "is empty"),
-        ("backfill shop --from yesterday --to 2019-12-02", 2, "'yesterday' is not a moment"),
+        ("backfill shop --from yesterday --to 2019-12-02", 2, "'yesterday' is not a timestamp"),
         ("backfill shop --from 2019-12-02 --to 2019-12-03 --name Again", 2, "branch name"),
         ("backfill shop --from 2019-12-02", 2, "--to"),
         ("backfill shop --from 2018-12-02 --to 2018-12-03", 9, "no file of job 'shop' lies in 2018-12-02"),

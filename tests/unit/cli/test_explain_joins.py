@@ -80,7 +80,7 @@ def test_json_lists_state_of_outer_interval_join(joins):
     assert near["join"] == "interval, full, -2h to 2h"
     assert near["state_kept"] == (
         "a row for each record, a timer for each key, side and 1h of event time; "
-        "a timer for each moment of records that are in the result alone"
+        "a timer for each timestamp of records that are in the result alone"
     )
 
 

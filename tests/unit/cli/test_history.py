@@ -10,7 +10,7 @@ from headrace import Pipeline, Struct, Timestamp
 from headrace.cli.state import _of_operator
 from headrace.log.checkpoint import Kind
 from headrace.state.key_groups import key_group
-from tests.unit.support.demo_job import HOUR, moment
+from tests.unit.support.demo_job import HOUR, timestamp
 
 
 def row(key, number, text, *, kind="+U", checkpoint=5, deleted=False):
@@ -22,7 +22,7 @@ def row(key, number, text, *, kind="+U", checkpoint=5, deleted=False):
         "sequence_number": number,
         "row": None if deleted else f'{{"tail":"{key}","leg":"{text}","seats":150}}',
         "row_kind": None if deleted else kind,
-        "inserted_at": None if deleted else moment(number * HOUR),
+        "inserted_at": None if deleted else timestamp(number * HOUR),
         "checkpoint_id": checkpoint,
         "deleted": deleted,
     }

@@ -11,7 +11,7 @@ import pytest
 
 from headrace import Pipeline, Struct, Timestamp
 from headrace.cli.run import _in_words
-from headrace.log.warnings import RowTimes
+from headrace.log.facts import RowTimes
 from headrace.operators import Count, Tumbling
 from headrace.testing import PipelineHarness
 

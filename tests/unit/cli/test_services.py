@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 
+import msgspec
 import pytest
 
+from headrace.async_io.metrics import ServiceMetrics
 from headrace.cli.describe import capacity_for_retries, limits_of
 from headrace.config import ServiceConfig
 from headrace.log.checkpoint import Kind
@@ -33,7 +35,7 @@ def test_estimate_without_retries_adds_no_capacity():
 def test_status_shows_service_results_and_waiting_elements(headrace, state):
     result = {**MADE, "p50_ms": 5.0, "p95_ms": 9.5, "p99_ms": 20.0, "breaker": "open", "parked": 7}
     work = JobWork(pending=1234, due=START + 3 * HOUR)
-    state.commit(Kind.BATCH, metrics={"services": {"weather": result}}, work=work)
+    state.commit(Kind.BATCH, services={"weather": msgspec.convert(result, ServiceMetrics)}, work=work)
     output = headrace("status").stdout
     assert "demo, weather: 1,010 calls, p50/p95/p99 5/9.5/20 ms, 10 retries, 7 parked, breaker open" in output
     assert "1,234 elements wait for services, the next attempt is due at 2013-01-31T03:00:00Z" in output
@@ -42,7 +44,7 @@ def test_status_shows_service_results_and_waiting_elements(headrace, state):
 
 
 def test_status_shows_last_calls_of_services(headrace, state):
-    state.commit(Kind.BATCH, metrics={"services": {"weather": {"calls": 7, "breaker": "open"}}})
+    state.commit(Kind.BATCH, services={"weather": ServiceMetrics(calls=7, breaker="open")})
     state.commit(Kind.COMPACTION)
     assert json.loads(headrace("status demo --json").stdout)["jobs"][0]["services"]["weather"]["calls"] == 7
     assert "demo, weather: 7 calls, breaker open" in headrace("status demo").stdout

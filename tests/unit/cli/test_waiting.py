@@ -7,7 +7,7 @@ import json
 import pytest
 
 from headrace.log.checkpoint import Kind
-from tests.unit.support.demo_job import HOUR, moment
+from tests.unit.support.demo_job import HOUR, timestamp
 
 
 def waiting(key, status, *, attempts=0, next_attempt=None, error=None, deleted=False, checkpoint=3):
@@ -18,9 +18,9 @@ def waiting(key, status, *, attempts=0, next_attempt=None, error=None, deleted=F
         "sequence": int(key),
         "status": status,
         "attempts": attempts,
-        "first_attempt_at": moment(0) if attempts else None,
+        "first_attempt_at": timestamp(0) if attempts else None,
         "cost_ms": 70,
-        "next_attempt_at": None if next_attempt is None else moment(next_attempt),
+        "next_attempt_at": None if next_attempt is None else timestamp(next_attempt),
         "last_error": error,
         "element": f'{{"order":"00","timestamp":1,"kind":0,"value":{{"flight":{key}}}}}',
         "result": "[]" if status == "completed" else None,

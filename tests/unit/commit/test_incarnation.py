@@ -62,14 +62,14 @@ def test_sink_of_another_incarnation_is_refused(begun_anew):
     job = begun_anew
     before = job.copy()
     for act in (job.run, lambda: restore(job.config, 1, "", "somebody")):
-        with pytest.raises(SinkMismatchError, match="was written by another life of job 'purchases'") as error:
+        with pytest.raises(SinkMismatchError, match="was written by another incarnation of job 'purchases'") as error:
             act()
-        assert f"life {job.last.incarnation:x} and ends at checkpoint 2" in str(error.value)
+        assert f"incarnation {job.last.incarnation:x} and ends at checkpoint 2" in str(error.value)
     assert job.last.checkpoint_id == 2
     assert {path: len(versions) for path, versions in job.disk.tables.items() if "lake" in path} == {
         path: len(versions) for path, versions in before._tables.items() if "lake" in path
     }
-    assert any("another life" in finding.detail for finding in verify(job.config) if not finding.ok)
+    assert any("another incarnation" in finding.detail for finding in verify(job.config) if not finding.ok)
 
 
 def test_matching_folder_and_sinks_continue(begun_anew):
@@ -90,7 +90,7 @@ def test_unpublished_checkpoint_does_not_enter_a_foreign_sink(memory_job):
         job.run("cyd")
     move(job, "lake", "new lake")
     move(job, "old lake", "lake")
-    with pytest.raises(SinkMismatchError, match="another life"):
+    with pytest.raises(SinkMismatchError, match="another incarnation"):
         job.run()
     assert job.sink_rows(BOARD, "customer") == ["ann"]
 

@@ -80,12 +80,12 @@ def test_sink_with_other_nested_fields_is_refused(home):
 def test_nested_rows_can_be_queried(home, capsys):
     commit(home, baskets=[TWO, NONE])
     rows = ask_sql(JobAtCheckpoint(home.config()), "select last, spent, times, lines from baskets order by customer")
-    moments = [datetime.fromtimestamp(at / 1000, UTC) for at in (NOON, NOON + 1)]
+    timestamps = [datetime.fromtimestamp(at / 1000, UTC) for at in (NOON, NOON + 1)]
     last, spent, times, lines = rows.rows[0]
-    assert last == {"item": "ink", "price": 3.0, "at": moments[1]}
+    assert last == {"item": "ink", "price": 3.0, "at": timestamps[1]}
     assert spent == {"pen": 1.5, "ink": 3.0}
-    assert times == moments
-    assert lines[0] == {"item": "pen", "price": 1.5, "at": moments[0]}
+    assert times == timestamps
+    assert lines[0] == {"item": "pen", "price": 1.5, "at": timestamps[0]}
     assert shown(spent) == '{"pen": 1.5, "ink": 3.0}'
     assert shown(times) == '["2013-01-01T10:00:00Z", "2013-01-01T10:00:00.001Z"]'
     print_json(plain(typed_rows(rows)))

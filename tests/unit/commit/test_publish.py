@@ -95,7 +95,7 @@ def test_sink_standing_names_version_and_checkpoint(job):
     with job.open() as opened:
         opened.commit(Kind.BATCH, outputs=reminder(opened, "bob"))
         opened.publish()
-        assert opened.sink_standing() == {BOARD: (1, 1), REMINDERS: (2, 2)}
+        assert opened.sink_status() == {BOARD: (1, 1), REMINDERS: (2, 2)}
 
 
 def test_sinks_without_outputs_are_not_written(job):

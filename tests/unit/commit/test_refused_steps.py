@@ -42,7 +42,7 @@ def refusing(disk, step, path, visit, *, until_repaired, number=errno.ENOSPC):
         yield
 
 
-def steps_of(disk, act):
+def transforms_of(disk, act):
     """Return each step of an action, with the number of its visit."""
     visits = Counter()
 
@@ -73,7 +73,7 @@ def test_refused_step_is_the_storages_fault(memory_job, clock, contents, name, u
     act = SCRIPT[number - 1][1]
     # Each attempt has a new name, so only paths without such a name occur again.
     causes, refused = cycle(ADVICE), []
-    for (step, path, visit), cause in zip(steps_of(job.disk, lambda: act(job)), causes, strict=False):
+    for (step, path, visit), cause in zip(transforms_of(job.disk, lambda: act(job)), causes, strict=False):
         before.bring_back()
         with refusing(job.disk, step, path, visit, until_repaired=until_repaired, number=cause):
             refused.append(refusal_of(lambda: act(job)))
@@ -86,7 +86,7 @@ def test_refused_step_is_the_storages_fault(memory_job, clock, contents, name, u
 def test_verify_reports_a_refused_step(memory_job, clock):
     job = memory_job
     play(job, clock, 2)
-    for step, path, visit in steps_of(job.disk, lambda: verify(job.config)):
+    for step, path, visit in transforms_of(job.disk, lambda: verify(job.config)):
         with refusing(job.disk, step, path, visit, until_repaired=True):
             try:
                 findings = verify(job.config)

@@ -67,8 +67,8 @@ TEXTS = [
 REFERENCES = ["${", "${}", "${HOME}", "${NOT SET}", "${NOBODY_SET_THIS}", "${X:-}", "${X:-${Y}}", "$${X}"]
 PLACES = ["s3://", "file://[x/", "file:///%zz", "memory://x/y", "://", "http://a:99999", "http://u:p@x"]
 TIMES = ["@daily", "0 0 31 2 *", "%Q", "%Y%Y", "%", "%Y-%m-%d", "1h1h", "2013-01-31", "0001-01-01T00:00:00+14:00"]
-MOMENTS = [date(1, 1, 1), datetime(9999, 12, 31, 23, 59)]  # noqa: DTZ001 - YAML has such moments
-ODD_SCALARS = st.sampled_from([*NUMBERS, *TEXTS, *REFERENCES, *PLACES, *TIMES, *MOMENTS])
+TIMESTAMPS = [date(1, 1, 1), datetime(9999, 12, 31, 23, 59)]  # noqa: DTZ001 - YAML has such timestamps
+ODD_SCALARS = st.sampled_from([*NUMBERS, *TEXTS, *REFERENCES, *PLACES, *TIMES, *TIMESTAMPS])
 SCALARS = ODD_SCALARS | st.text(max_size=8) | st.integers() | st.floats()
 KEYS = (
     st.text(max_size=8) | st.sampled_from(["path", "job", "<<", "spark", "password", "state", "", "a.b", "é"]) | SCALARS

@@ -29,12 +29,12 @@ MISTAKES = {
     "a URL of another kind": ("services: {w: {url: 'file:///etc/passwd'}}\n", ["services.w.url", "http://127"]),
     "no URL at all": ("services: {w: {url: 'http://[x?key=hush'}}\n", ["services.w.url", "this is no URL"]),
     "no time to keep answers": (
-        "services: {w: {url: 'http://x', keep_answers: 0}}\n",
-        ["services.w.keep_answers", "90d"],
+        "services: {w: {url: 'http://x', keep_responses: 0}}\n",
+        ["services.w.keep_responses", "90d"],
     ),
-    "no answers to take": (
-        "services: {w: {url: 'http://x', replay: answers}}\n",
-        ["services.w.replay", "keep_answers"],
+    "no responses to take": (
+        "services: {w: {url: 'http://x', replay: responses}}\n",
+        ["services.w.replay", "keep_responses"],
     ),
     "no kind of replay": ("services: {w: {url: 'http://x', replay: no}}\n", ["services.w.replay"]),
     "a bad cron": ("schedule: {cron: daily, start: 2026-01-01}\n", ["schedule.cron", "five fields"]),

@@ -60,7 +60,7 @@ def test_bad_cron_is_refused_with_its_line(home, job_file, cron):
 
 def test_cron_without_any_date_is_refused(home, job_file):
     job_file(_schedule("0 0 30 2 *"))
-    with pytest.raises(ConfigError, match=r"demo.yaml:11: schedule.cron: no moment matches .*'0 0 30 2 \*'"):
+    with pytest.raises(ConfigError, match=r"demo.yaml:11: schedule.cron: no timestamp matches .*'0 0 30 2 \*'"):
         load_job("demo")
 
 

@@ -20,10 +20,10 @@ def ms(text):
     return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
 
 
-def name_of(pattern, moment):
-    """Return the name that `strftime` gives a moment (ms)."""
+def name_of(pattern, timestamp):
+    """Return the name that `strftime` gives a timestamp (ms)."""
     return (
-        (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=moment))
+        (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp))
         .astimezone(pattern.zone)
         .strftime(pattern.text)
     )
@@ -55,10 +55,10 @@ patterns = st.one_of(
     st.tuples(st.sampled_from(WHOLE), st.sampled_from(DIRECTIVES)).map("_".join),
 )
 # Before 2012 the clocks of St. John's went back over midnight, so that two days took turns.
-moments = st.integers(ms("2012-01-02"), ms("2036-12-30"))
+timestamps = st.integers(ms("2012-01-02"), ms("2036-12-30"))
 
 
-@given(patterns, st.sampled_from(ZONES), moments, st.floats(0, 1))
+@given(patterns, st.sampled_from(ZONES), timestamps, st.floats(0, 1))
 @example("%Y-%m-%d", "America/New_York", ms("2026-03-08T12:00"), 0.5)
 @example("%Y-%m-%dT%H%z", "America/New_York", ms("2026-11-01T06:30"), 0.5)
 @example("%Y-%m-%dT%H%z", "Australia/Lord_Howe", ms("2026-10-03T15:30"), 0.99)
@@ -66,13 +66,13 @@ moments = st.integers(ms("2012-01-02"), ms("2036-12-30"))
 @example("%Y-%m-%d", "America/Havana", ms("2026-11-01T04:30"), 0.01)
 @example("%Y-%W", "Asia/Tokyo", ms("2026-12-31T15:00"), 0.0)
 @example("%Y-%U-%W-%a", "UTC", ms("2027-01-01T00:00"), 0.0)
-def test_interval_is_all_moments_of_its_name(text, zone, moment, share):
+def test_interval_is_all_moments_of_its_name(text, zone, timestamp, share):
     pattern = compiled(text, zone)
     assume(pattern is not None)
-    name = name_of(pattern, moment)
+    name = name_of(pattern, timestamp)
     start, end = pattern.interval_of(name)
-    assert (start, end) == pattern.period_at(moment)
-    assert start <= moment < end
+    assert (start, end) == pattern.period_at(timestamp)
+    assert start <= timestamp < end
     within = start + int((end - 1 - start) * share)
     assert {name_of(pattern, at) for at in (start, within, end - 1)} == {name}
     assert pattern.period_at(start - 1)[1] == start

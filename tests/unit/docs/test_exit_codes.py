@@ -82,7 +82,7 @@ CAUSES = {
     (
         12,
         "rows conflict over a primary key",
-    ): "materializer/test_materializer_lives.py::test_conflict_before_watermark_waits_over_restarts",
+    ): "materializer/test_materializer_lifetimes.py::test_conflict_before_watermark_waits_over_restarts",
     (13, "Spark does not start"): "spark/test_session_java.py::test_failed_start_of_spark_is_cluster_error",
     (13, "workers always die"): "local/test_workers.py::test_always_dying_workers_end_the_run",
     (

@@ -196,7 +196,7 @@ def test_late_files_of_a_dropped_branch_are_erased(job):
             "landed/orders/orders-0@00000000000000000120-00000000000000000499-1f3a9c2e-7b0c41d2.parquet",
             "takes its messages in",
         ),
-        ("answers/staged.parquet", None),
+        ("responses/staged.parquet", None),
         ("transit/a1/rows.parquet", None),
         ("archive/rows.json", "delete it yourself"),
     ],

@@ -150,7 +150,7 @@ def test_sink_of_another_incarnation_is_not_deleted(job):
     moved = replace(job, sinks={name: replace(sink, path=f"{sink.path}_new") for name, sink in job.sinks.items()})
     with open_job(moved, "run", create=True) as opened:
         commit_purchase(opened, "bob")
-    with pytest.raises(SinkMismatchError, match="is the table of sink '.*' of another life of job 'purchases'"):
+    with pytest.raises(SinkMismatchError, match="is the table of sink '.*' of another incarnation of job 'purchases'"):
         drop_job(job, "not needed", "somebody", sinks=True)
 
 

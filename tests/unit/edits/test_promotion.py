@@ -126,14 +126,14 @@ def test_promoted_job_continues_as_the_branch(before, live, corrected, more, bac
 def test_promotion_continues_from_the_fork(job):
     promoted = promote(job)
     log = CheckpointLog(JobFolder(job.config.job_folder))
-    line = [(checkpoint.kind, checkpoint.has_state) for checkpoint in log.lineage.line]
+    line = [(checkpoint.kind, checkpoint.has_state) for checkpoint in log.lineage.checkpoints]
     assert line == [(Kind.INITIAL, True), (Kind.BATCH, True), (Kind.BATCH, False), (Kind.PROMOTION, True)]
     assert (promoted.restored_from, promoted.name, promoted.note) == (1, "other", "it is right")
 
 
 def test_rows_of_a_promoted_line_count_once(job):
     promoted = promote(job)
-    line = CheckpointLog(JobFolder(job.config.job_folder)).lineage.line
+    line = CheckpointLog(JobFolder(job.config.job_folder)).lineage.checkpoints
     assert sum(checkpoint.metrics.get("rows_in", 0) for checkpoint in line) == 6
     assert promoted.metrics["rows_brought"] == 3
 

@@ -358,7 +358,7 @@ def test_older_folder_after_a_reconciliation_is_repaired(old_folder):
     job.run("dee")
     backup.bring_back(STATE)
     assert compare(job.config).sinks[0].mismatch.kind is MismatchKind.FOREIGN
-    with pytest.raises(SinkMismatchError, match="another life"):
+    with pytest.raises(SinkMismatchError, match="another incarnation"):
         job.run()
     checkpoint = mend(job)
     assert (checkpoint.checkpoint_id, checkpoint.restored_from, rows(job)) == (6, 1, (["ann"], ["ann"]))
@@ -374,7 +374,7 @@ def test_newer_folder_after_a_reconciliation_is_found(job):
     old.bring_back(STATE)
     mend(job)
     new.bring_back(STATE)
-    with pytest.raises(SinkMismatchError, match="another life"):
+    with pytest.raises(SinkMismatchError, match="another incarnation"):
         job.run("dee")
     checkpoint = mend(job)
     assert (checkpoint.checkpoint_id, checkpoint.restored_from) == (5, 3)
@@ -416,7 +416,7 @@ def test_foreign_sink_without_own_history_is_refused(memory_job):
     assert comparison.plan is None
     assert "another path" in comparison.refusal
     with pytest.raises(
-        SinkMismatchError, match="is the table of sink 'lines_by_item' of another life of job 'purchases'"
+        SinkMismatchError, match="is the table of sink 'lines_by_item' of another incarnation of job 'purchases'"
     ) as error:
         mend(job)
     assert error.value.exit_code == 10

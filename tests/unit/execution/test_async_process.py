@@ -375,7 +375,7 @@ def test_foreign_records_future_may_not_be_awaited(harness):
 class Lost(HashMapBackend):
     """A backend whose values cannot be read."""
 
-    answers_at_once = False
+    is_in_memory = False
 
     def get_many(self, keys, /):
         raise OSError("the disk is gone")

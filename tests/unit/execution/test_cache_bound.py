@@ -58,7 +58,7 @@ READS = {
     "maps": lambda code, name: code.maps.namespace(name).get("x"),
     "sums": lambda code, name: code.sums.namespace(name).get(),
 }
-ANSWERS = {"values": 7, "lists": [7, 7], "maps": 7, "sums": 7}
+RESPONSES = {"values": 7, "lists": [7, 7], "maps": 7, "sums": 7}
 AT_ONCE = {"values": 1, "lists": 2 * len(NAMESPACES), "maps": 1, "sums": 1}
 """Entries that one read may add: RocksDB reads a list of all namespaces."""
 
@@ -86,9 +86,9 @@ def test_entries_are_bounded_within_a_chunk(backend, kind, enabled):
     )
     (store,) = [store for store in process.stores if store.name == kind]
     process.run([elements], [])
-    assert reads.answers == [ANSWERS[kind]] * len(NAMESPACES) * len(elements)
+    assert reads.answers == [RESPONSES[kind]] * len(NAMESPACES) * len(elements)
     assert 0 < max(sizes) < LIMIT + 20 * AT_ONCE[kind]
-    if backend.answers_at_once or not enabled:
+    if backend.is_in_memory or not enabled:
         assert max(sizes) < LIMIT + AT_ONCE[kind]
     assert len(list(store.groups())) <= 20 * len(NAMESPACES)  # the entries of the last chunk
 

@@ -260,10 +260,10 @@ def test_timer_may_be_deleted(harness):
     assert h.run((2, Event("a", "forget", 50)), (2, Event("a", "forget", 51)), 90) == [("timer b", 50)]
 
 
-@pytest.mark.parametrize("moment", [LATEST_TIMER + 1, -LATEST_TIMER - 1, 5.0, "5", None])
-def test_timer_needs_a_storable_whole_number(harness, moment):
+@pytest.mark.parametrize("timestamp", [LATEST_TIMER + 1, -LATEST_TIMER - 1, 5.0, "5", None])
+def test_timer_needs_a_storable_whole_number(harness, timestamp):
     async def wrong(self, event, ctx):
-        ctx.timers.register_event_time(moment)
+        ctx.timers.register_event_time(timestamp)
 
     with pytest.raises(UserFunctionError, match=r"integer|must lie within"):
         harness(wrong=wrong).run((1, Event("a", "wrong")))

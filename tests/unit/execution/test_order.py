@@ -67,14 +67,14 @@ def test_watermark_timers_sort_by_time_stage_key(ordinal, one, other, path, othe
     assert (place(one, path) < place(other, other_path)) is (wanted(one, path) < wanted(other, other_path))
 
 
-moments = st.integers(-LATEST_TIMER, LATEST_TIMER)
+timestamps = st.integers(-LATEST_TIMER, LATEST_TIMER)
 
 
 @given(
     ordinal=ordinals,
     path=paths,
     stage=st.integers(0, 250),
-    time=moments,
+    time=timestamps,
     key=keys,
     edge=st.none() | st.integers(0, 250),
 )
@@ -90,7 +90,7 @@ def test_effects_of_a_timer_know_its_time(ordinal, path, stage, time, key, edge)
     ordinal=ordinals,
     path=paths,
     edge=st.none() | st.integers(0, 250),
-    fires=st.tuples(st.integers(0, 250), moments, keys),
+    fires=st.tuples(st.integers(0, 250), timestamps, keys),
 )
 def test_other_places_have_no_timer(ordinal, path, edge, fires):
     """Those of records, of processing-time timers, and of timers of earlier releases, which had the stage first."""

@@ -205,14 +205,14 @@ def test_timer_domains_of_a_key_are_independent(micro_batches):
 
 
 def test_event_time_does_not_advance(micro_batches):
-    moments = []
-    job = micro_batches(lambda _, ctx: moments.append((ctx.timestamp, ctx.watermark, ctx.processing_time)))
+    timestamps = []
+    job = micro_batches(lambda _, ctx: timestamps.append((ctx.timestamp, ctx.watermark, ctx.processing_time)))
     job.run(NOON, Ask("a", wake=(1001, 1002, 1003)))
     job.run(1001, Ask("b"), 50)
     job.run(1002, Ask("b"), 60)
     job.run(1003)
-    no_watermark = moments[0][1]
-    assert moments == [(0, no_watermark, 1001), (51, 50, 1002), (61, 60, 1003)]
+    no_watermark = timestamps[0][1]
+    assert timestamps == [(0, no_watermark, 1001), (51, 50, 1002), (61, 60, 1003)]
 
 
 def test_timers_set_overdue_timers_of_other_domain(micro_batches):

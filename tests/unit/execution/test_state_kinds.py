@@ -272,7 +272,7 @@ class Model:
 
     def __init__(self, ttl):
         self.ttl = ttl if ttl is not None and ttl.update is not UpdateType.DISABLED else None
-        self.refuses_lives = ttl is None
+        self.refuses_lifetimes = ttl is None
         self.entries: dict[tuple[str, str, str], dict[Any, Entry]] = {}
         self.added = itertools.count()
 
@@ -481,7 +481,7 @@ ttls = st.sampled_from(
 )
 user_keys = st.sampled_from([*"xyz", 'q"', "zé"])
 numbers = st.integers(0, 9)
-lives = st.sampled_from([None, None, 3, 25])
+lifetimes = st.sampled_from([None, None, 3, 25])
 sources = st.lists(st.sampled_from(NAMESPACES), max_size=3)
 
 
@@ -494,7 +494,7 @@ def calls_of(state, *operations):
                 st.just(name),
                 arguments,
                 st.sampled_from(NAMESPACES),
-                lives if lived else st.none(),
+                lifetimes if lived else st.none(),
             )
             for name, arguments, lived in operations
         ]
@@ -560,7 +560,7 @@ calls = {
 cache_sizes = st.sampled_from([1, 3, 1_000_000])
 
 
-def steps_of(kinds):
+def transforms_of(kinds):
     records = st.tuples(
         st.just("record"),
         st.sampled_from(KEYS),
@@ -591,13 +591,13 @@ def steps_of(kinds):
     cache_entries=cache_sizes,
 )
 def test_state_kinds_behave_like_plain_collections(backends, kind, data, ttl, style, automatic, order, cache_entries):
-    steps = data.draw(steps_of([kind]))
+    steps = data.draw(transforms_of([kind]))
     run(backends, steps, ttl, style, automatic=automatic, order=order, cache_entries=cache_entries)
 
 
 @settings(max_examples=60)
 @given(
-    steps=steps_of(sorted(calls)),
+    steps=transforms_of(sorted(calls)),
     ttl=ttls,
     style=st.sampled_from(STYLES),
     automatic=st.booleans(),
@@ -610,7 +610,7 @@ def test_states_of_all_kinds_are_independent(backends, steps, ttl, style, automa
 
 @settings(max_examples=150)
 @given(
-    steps=steps_of(sorted(calls)),
+    steps=transforms_of(sorted(calls)),
     ttl=ttls,
     style=st.sampled_from(STYLES),
     order=st.sampled_from(KeyOrder),

@@ -134,13 +134,13 @@ def test_topic_as_sink_needs_spark(home):
 def test_step_of_spark_needs_spark(tmp_path):
     job = {
         "job": "changes",
-        "pipeline": "tests.jobs.spark_steps:changes",
+        "pipeline": "tests.jobs.spark_transforms:changes",
         "state": {"root": "state", "local": "local"},
         "watermark": {"bucket": 20},
         "sources": {"orders": {"path": "input"}},
         "sinks": {"seen": {"path": "lake/seen", "mode": "append"}},
     }
-    assert "source 'orders' has a step of Spark, .spark() or .sql()" in refusal(Home(tmp_path, job).config())
+    assert "source 'orders' has a transform of Spark, .spark() or .sql()" in refusal(Home(tmp_path, job).config())
 
 
 def test_driver_on_a_cluster_needs_spark(home):

@@ -27,8 +27,8 @@ from headrace.testing._memory_disk import forget_disk
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.memory_job import MemoryJob
 
-MOMENTS = st.integers(0, 4_000_000_000_000)
-INTERVALS = st.tuples(MOMENTS, MOMENTS).map(lambda pair: Interval(min(pair), max(pair) + 1))
+TIMESTAMPS = st.integers(0, 4_000_000_000_000)
+INTERVALS = st.tuples(TIMESTAMPS, TIMESTAMPS).map(lambda pair: Interval(min(pair), max(pair) + 1))
 NOTES = st.one_of(
     st.text(),
     INTERVALS.map(lambda interval: f"interval {interval} is run again"),

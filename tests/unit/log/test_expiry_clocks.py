@@ -87,7 +87,7 @@ def test_compaction_in_pause_drops_only_certainly_dead(ttl, watermark):
     resumed = last.state_ttl.advanced(
         {"op.s": ttl}, paused_since=300, watermark_of=lambda _: watermark, processing_time=10_000
     )
-    live = resumed.lives("op").of(ttl, "s")
+    live = resumed.lifetimes("op").of(ttl, "s")
     clock = watermark if ttl.expires_by_watermark else 10_000
     assert [live.is_dead_at(clock, stops_at - age) for age in (11, 5)] == [True, False]
 

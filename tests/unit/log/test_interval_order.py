@@ -144,15 +144,15 @@ def test_any_order_of_runs_leaves_no_gap(wishes):
         try:
             place = place_of(wanted, log.checkpoints)
         except IntervalError:
-            position = position_of(Lineage(log.checkpoints).line)
+            position = position_of(Lineage(log.checkpoints).checkpoints)
             assert position is None or wanted.start > position
             continue
         if place.restore_to is not None:
             log.restore(place.restore_to)
-            back_at = position_of(Lineage(log.checkpoints).line)
+            back_at = position_of(Lineage(log.checkpoints).checkpoints)
             wanted = Interval(wanted.start if back_at is None else back_at, wanted.end)
         log.take_in(wanted)
-        taken_in = [c for c in Lineage(log.checkpoints).line if c.kind is Kind.BATCH]
+        taken_in = [c for c in Lineage(log.checkpoints).checkpoints if c.kind is Kind.BATCH]
         assert all(
             checkpoint.interval_end == following.interval_start
             for checkpoint, following in itertools.pairwise(taken_in)

@@ -54,23 +54,23 @@ def ids(checkpoints):
 def test_line_equals_a_walk_over_parents(log):
     lineage = Lineage(log)
     assert lineage.head is log[-1]
-    assert ids(lineage.line) == ids(lineage.newest_first())[::-1] == walked(log, len(log) - 1)
+    assert ids(lineage.checkpoints) == ids(lineage.newest_first())[::-1] == walked(log, len(log) - 1)
 
 
 @given(log=logs(), data=st.data())
 def test_any_checkpoint_has_a_line(log, data):
     head = data.draw(st.sampled_from(log))
-    assert ids(Lineage(log).to(head).line) == walked(log, head.checkpoint_id)
+    assert ids(Lineage(log).to(head).checkpoints) == walked(log, head.checkpoint_id)
 
 
 @given(log=logs(), data=st.data())
 def test_last_checkpoints_are_on_the_line(log, data):
     line = walked(log, len(log) - 1)
-    kind, moment = data.draw(st.sampled_from(Kind)), data.draw(st.integers(-1, 120))
+    kind, timestamp = data.draw(st.sampled_from(Kind)), data.draw(st.integers(-1, 120))
     last = Lineage(log).last_of(kind)
     assert (last and last.checkpoint_id) == max((i for i in line if log[i].kind is kind), default=None)
-    before = Lineage(log).as_of(moment)
-    assert (before and before.checkpoint_id) == max((i for i in line if i * 10 <= moment), default=None)
+    before = Lineage(log).as_of(timestamp)
+    assert (before and before.checkpoint_id) == max((i for i in line if i * 10 <= timestamp), default=None)
 
 
 @given(log=logs())
@@ -92,16 +92,16 @@ def test_restored_restores_leave_the_line_unchanged():
     """0 - 1 - 2 - 3 (to 1) - 4 - 5 (to 3) - 6."""
     log = [checkpoint(number) for number in range(7)]
     log[3], log[5] = checkpoint(3, Kind.RESTORE, 1), checkpoint(5, Kind.RESTORE, 3)
-    assert ids(Lineage(log).line) == [0, 1, 3, 5, 6]
+    assert ids(Lineage(log).checkpoints) == [0, 1, 3, 5, 6]
 
 
 def test_job_without_checkpoints_has_no_line():
     lineage = Lineage([])
-    assert (lineage.head, lineage.line, lineage.last_of(Kind.BATCH), lineage.as_of(9)) == (None, [], None, None)
+    assert (lineage.head, lineage.checkpoints, lineage.last_of(Kind.BATCH), lineage.as_of(9)) == (None, [], None, None)
     assert lineage.last_micro_batch() is None
 
 
 def test_line_begins_at_first_logged_checkpoint():
     log = [checkpoint(number) for number in (5, 6)]
-    assert ids(Lineage(log).line) == [5, 6]
+    assert ids(Lineage(log).checkpoints) == [5, 6]
     assert not Lineage(log).was_published(log[0], {9})

@@ -100,13 +100,13 @@ def test_checkpoint_before_the_kept_history_is_refused():
     lineage, table = log(1, 2), Table([(1, (A,)), (2, (A,))], first=2)
     assert history(table, lineage).versions(lineage) == {2: 2}
     with pytest.raises(StorageError, match="begins at version 2"):
-        history(table, lineage).version_of(lineage.to(lineage.line[0]))
+        history(table, lineage).version_of(lineage.to(lineage.checkpoints[0]))
 
 
 @st.composite
 def jobs(draw):
     """A log with restores, gaps before them and changes of incarnation, and a sink that has some of its checkpoints."""
-    checkpoints, incarnation = [log().line[0]], A
+    checkpoints, incarnation = [log().checkpoints[0]], A
     for _ in range(draw(st.integers(0, 10))):
         last = checkpoints[-1].checkpoint_id
         number, target, kind = (
@@ -135,7 +135,7 @@ def test_versions_of_line_belong_to_its_checkpoints(job):
     lineage, table = job
     sink = history(table, lineage)
     expected = {}
-    for checkpoint in lineage.line:
+    for checkpoint in lineage.checkpoints:
         try:
             expected[checkpoint.checkpoint_id] = sink.version_of(lineage.to(checkpoint))
         except (SinkMismatchError, StorageError):

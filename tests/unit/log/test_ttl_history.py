@@ -39,7 +39,7 @@ def test_gap_without_watermark_is_prolonged_whole():
     history = msgspec.json.decode(stored, type=TtlHistory)
     assert history.gaps == (Gap(1_000, 2_000), Gap(3_000, 4_000, 2_500), Gap(5_000, 6_000))
     assert msgspec.json.decode(msgspec.json.encode(history), type=TtlHistory) == history
-    assert history.lives("op").of(PATIENT, "a").gaps == [(1_000, 2_000), (3_000, 4_000), (5_000, 6_000)]
+    assert history.lifetimes("op").of(PATIENT, "a").gaps == [(1_000, 2_000), (3_000, 4_000), (5_000, 6_000)]
 
 
 @pytest.mark.parametrize("ttl", [None, StateTtl(HOUR), StateTtl(HOUR, update=UpdateType.DISABLED)])
@@ -58,8 +58,8 @@ def test_enabling_ttl_is_remembered_until_disabled():
     assert switched.since == {"op.a": 20}
     later = advanced(switched, on, watermark=30)
     assert later.since == {"op.a": 20}
-    assert later.lives("op").since == {"a": 20}
-    assert later.lives("o").since == {}
+    assert later.lifetimes("op").since == {"a": 20}
+    assert later.lifetimes("o").since == {}
     assert advanced(later, off, watermark=40).since == {}
 
 

@@ -329,7 +329,7 @@ class Job:
             watermark=self.watermark,
             last_watermark=watermarks[-1].timestamp if watermarks else None,
             processing_time=now,
-            lives=self.history.lives("op"),
+            lifetimes=self.history.lifetimes("op"),
         )
         owned = [element for element in elements if key_group(element.key_json, GROUPS) in groups]
         process.run([owned], watermarks)
@@ -347,8 +347,8 @@ class Job:
         if groups not in self.backends:
             backend = self.backends[groups] = self.new_backend()
             declared = {name.removeprefix("op."): ttl for name, ttl in self.declared.items()}
-            lives = self.history.lives("op")
-            dead = rebuild_expiries("op", declared, lives, watermark=self.watermark, processing_time=now)
+            lifetimes = self.history.lifetimes("op")
+            dead = rebuild_expiries("op", declared, lifetimes, watermark=self.watermark, processing_time=now)
             rebuild(backend, views_of(self.tables), "op", groups, expiries=dead)
         return self.backends[groups]
 

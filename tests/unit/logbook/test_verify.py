@@ -49,10 +49,10 @@ def write_changes_of(folder, name, rows):
         "planes": ["tailnum", "manufacturer", "model"],
         "weather": ["origin"],
     }
-    moments = {"entries": ["departed_at", "hour"], "planes": [], "weather": ["hour"]}
+    timestamps = {"entries": ["departed_at", "hour"], "planes": [], "weather": ["hour"]}
     numbers = {"entries": ["flight"], "planes": ["built", "seats"], "weather": ["temp", "wind_speed", "visib"]}
     columns = {field: pa.array([row.get(field, "x") for row in rows], pa.string()) for field in schema[name]}
-    columns |= {field: pa.array([0] * len(rows), pa.timestamp("ms", tz="UTC")) for field in moments[name]}
+    columns |= {field: pa.array([0] * len(rows), pa.timestamp("ms", tz="UTC")) for field in timestamps[name]}
     columns |= {field: pa.array([1] * len(rows), pa.int64()) for field in numbers[name]}
     columns["kind"] = pa.array([row["kind"] for row in rows], pa.string())
     columns["recorded_at"] = pa.array([row["at"] for row in rows], pa.timestamp("ms", tz="UTC"))

@@ -21,7 +21,7 @@ from headrace.state.key_groups import KeyGroupRange, key_group, key_group_range
 from headrace.tables.changelog import Changelog
 from headrace.tables.entries import rebuild
 from headrace.tables.schemas import MATERIALIZER_HISTORY, STATE_TABLES, TIMERS
-from tests.unit.materializer.test_materializer_lives import EVENT, Model, Row
+from tests.unit.materializer.test_materializer_lifetimes import EVENT, Model, Row
 from tests.unit.support.arrow_tables import views_of
 from tests.unit.support.micro_batches import GROUPS, no_rows
 
@@ -49,7 +49,7 @@ class Choices:
         )
 
 
-class Life:
+class AnyTtl:
     """One materializer from micro-batch to micro-batch, and its expected result."""
 
     def __init__(self, new_backend):
@@ -171,7 +171,7 @@ def test_each_watermark_expires_the_rows_it_reached(backend, strategy):
     # DO_NOTHING   +1a at 1   +2b at 4   watermark 5: 1a stays, and 2b goes   watermark 12: 1a dies, and nothing is left
     insert, watermark = RowKind.INSERT, "watermark"
     changes = [(insert, "k", 1, "a", 1), (insert, "k", 2, "b", 3), (watermark, "", 0, "", 4), (watermark, "", 0, "", 6)]
-    life = Life(lambda: backend)
+    life = AnyTtl(lambda: backend)
     life.run(changes, Choices(strategy, (3, 1), Emit.NET_CHANGE, None, True, OnConflict.DO_NOTHING, False, 4))
     assert (life.watermark, life.models["k"].rows) == (12, [])
 
@@ -185,7 +185,7 @@ def test_each_watermark_expires_the_rows_it_reached(backend, strategy):
 )
 def test_layouts_and_backends_may_change_between_micro_batches(backends, runs, upsert_key, has_ttl, policy):
     with backends.lent() as new:
-        life, was_legacy = Life(new), None
+        life, was_legacy = AnyTtl(new), None
         for part, chosen in runs:
             legacy = chosen.strategy is Strategy.LEGACY
             # A key without later changes is swept when its rows expire. Their lifetimes are those of the strategy
@@ -200,7 +200,7 @@ def test_layouts_and_backends_may_change_between_micro_batches(backends, runs, u
 def test_ttl_switched_on_restarts_existing_rows(backend, strategy):
     insert, delete, watermark = RowKind.INSERT, RowKind.DELETE, "watermark"
     without = Choices(strategy, (3, 1), Emit.NET_CHANGE, None, False, OnConflict.KEEP_HISTORY, False, 4)
-    life = Life(lambda: backend)
+    life = AnyTtl(lambda: backend)
     life.run([(insert, "k", 1, "a", 1), (insert, "j", 1, "a", 1), (watermark, "", 0, "", 99)], without)
     on = replace(without, has_ttl=True)
     life.run([(delete, "k", 9, "", 1), (delete, "j", 1, "a", 1), (watermark, "", 0, "", 8)], on)
@@ -213,7 +213,7 @@ def test_ttl_switched_on_restarts_existing_rows(backend, strategy):
 @given(runs=st.lists(st.tuples(events, choices), max_size=6))
 def test_upsert_key_ttl_and_policy_may_change(backends, runs):
     with backends.lent() as new:
-        life = Life(new)
+        life = AnyTtl(new)
         for part, chosen in runs:
             # A key is swept only after its first change since the TTL or the policy was declared.
             life.run([*TOUCHED, *part], replace(chosen, emit=Emit.EVERY_CHANGE))

@@ -237,7 +237,7 @@ def versions(build):
     ("build", "reason"),
     [
         (lambda: retracts().drop_update_before(), 'fields that identify a row, as in drop_update_before."id".'),
-        (lambda: retracts().filter(bool).drop_update_before("id"), "Call it before that step"),
+        (lambda: retracts().filter(bool).drop_update_before("id"), "Call it before that transform"),
         (lambda: retracts().drop_update_before("sku"), "has no field 'sku'"),
         (lambda: upserts().union(upserts()), "another pipeline|of pipeline"),
         (lambda: (some := upserts()).union(some), r"'drop_update_before' is upsert\(id\).*normalize\(\)"),

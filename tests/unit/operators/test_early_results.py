@@ -59,8 +59,8 @@ class Model:
         before, self.watermark = self.watermark, max(self.watermark, watermark)
         for window, bids in self.records.items():
             _, start, end = window
-            moments = [*range(start + self.step - 1, end - 1, self.step), end - 1]
-            if any(before < moment <= self.watermark for moment in moments):
+            timestamps = [*range(start + self.step - 1, end - 1, self.step), end - 1]
+            if any(before < timestamp <= self.watermark for timestamp in timestamps):
                 self.shown[window] = list(bids)
 
     @property

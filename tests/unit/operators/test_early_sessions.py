@@ -101,9 +101,9 @@ class Model:
     def advance(self, watermark):
         before, self.watermark = self.watermark, max(self.watermark, watermark)
         for visit in self.visits:
-            moments = [*range(visit.start + self.step - 1, visit.end - 1, self.step), visit.end - 1]
-            moments += [visit.shown.window_end - 1] if visit.shown is not None else []
-            if any(before < moment <= self.watermark for moment in moments):
+            timestamps = [*range(visit.start + self.step - 1, visit.end - 1, self.step), visit.end - 1]
+            timestamps += [visit.shown.window_end - 1] if visit.shown is not None else []
+            if any(before < timestamp <= self.watermark for timestamp in timestamps):
                 visit.show()
 
     @property

@@ -83,7 +83,9 @@ def test_full_retraction_leaves_no_state(how, events):
 
 
 STEPS = st.tuples(RECORDS, st.sampled_from([INSERT, INSERT, DELETE]), st.integers(-3, 6)) | st.integers(0, 4)
-LIVES = st.sampled_from([ms(3), (ms(4), ms(8)), (ms(8), ms(4)), (Lifetime.FOREVER, ms(5)), (ms(5), Lifetime.FOREVER)])
+LIFETIMES = st.sampled_from(
+    [ms(3), (ms(4), ms(8)), (ms(8), ms(4)), (Lifetime.FOREVER, ms(5)), (ms(5), Lifetime.FOREVER)]
+)
 
 
 def play_in_time(harness, steps):
@@ -100,7 +102,7 @@ def play_in_time(harness, steps):
 
 
 @settings(max_examples=150)
-@given(how=st.sampled_from(JoinType), steps=st.lists(STEPS, max_size=40), state_ttl=LIVES)
+@given(how=st.sampled_from(JoinType), steps=st.lists(STEPS, max_size=40), state_ttl=LIFETIMES)
 def test_ttl_retracts_only_emitted_rows(how, steps, state_ttl):
     with harness_of(how, state_ttl=state_ttl) as harness:
         play_in_time(harness, steps)

@@ -20,7 +20,7 @@ from headrace import (
 from headrace.cli.graphs import mermaid
 from headrace.plan.loader import sink_schemas
 from headrace.plan.planner import plan_stages
-from headrace.plan.stages import Flow, Through, ToSink, ToStage, steps_of, waits_in, waits_of
+from headrace.plan.stages import Flow, Through, ToSink, ToStage, transforms_of, waits_in, waits_of
 
 
 class Event(Struct, frozen=True):
@@ -248,7 +248,7 @@ def test_calls_run_in_the_stage_of_their_source(orders):
     plan = plan_stages(lookup(first.key_by("key"), "keyed", mode=OutputMode.KEYED_ORDERED).sink("board"))
     flow = plan.source_stages[0].flow
     assert [wait.name for wait in waits_in(flow)] == ["lookup", "again"]
-    assert [step.name for step in steps_of(flow)] == ["lookup", "again"]
+    assert [step.name for step in transforms_of(flow)] == ["lookup", "again"]
     assert [wait.name for wait in waits_of(plan)] == ["lookup", "again", "keyed"]
     assert plan.stage("keyed").keys[0].fields == ("key",)
 

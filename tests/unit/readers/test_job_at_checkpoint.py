@@ -61,7 +61,7 @@ def test_as_of_names_the_last_watermark(moved_on, time, checkpoint):
     ("at", "as_of", "words"),
     [
         (None, "2013-01-30", "they go from 2013-01-31 to 2013-01-31T12:00Z"),
-        (None, "before", "'before' is not a moment"),
+        (None, "before", "'before' is not a timestamp"),
         ("2", "2013-01-31", "not both"),
     ],
 )

@@ -56,8 +56,8 @@ def test_wrong_query_is_reported_as_written(state, query):
 
 
 def test_moments_are_in_utc(state):
-    ((moment,),) = ask_sql(opened(1), "select min(timestamp) from timers").rows
-    assert moment.isoformat() == "2013-01-31T01:00:00+00:00"
+    ((timestamp,),) = ask_sql(opened(1), "select min(timestamp) from timers").rows
+    assert timestamp.isoformat() == "2013-01-31T01:00:00+00:00"
 
 
 @pytest.mark.parametrize(

@@ -83,9 +83,9 @@ def test_foreign_values_of_new_kind_are_checked():
 
 def test_plain_values_of_new_kind_are_read():
     day, stops = columns_of(Flight)
-    array, faults = to_column(["2026-01-01", 5], day, Flight)
+    array, problems = to_column(["2026-01-01", 5], day, Flight)
     assert array.to_pylist() == [NEW_YEAR, None]
-    assert faults[1].why == "is 5, which is not date32[day]"
+    assert problems[1].why == "is 5, which is not date32[day]"
     assert to_column([["2025-12-31", None]], stops, Flight)[0].to_pylist() == [[EVE, None]]
 
 

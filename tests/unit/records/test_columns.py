@@ -131,7 +131,7 @@ def test_renamed_field_is_refused():
 
 
 floats = st.floats(allow_nan=False, allow_infinity=False)
-moments = st.integers(-62_135_596_800_000, 253_402_300_799_999)
+timestamps = st.integers(-62_135_596_800_000, 253_402_300_799_999)
 everything = st.builds(
     Everything,
     number=st.integers(-(2**63), 2**63 - 1),
@@ -139,11 +139,11 @@ everything = st.builds(
     text=st.text(),
     flag=st.booleans(),
     data=st.binary(),
-    at=moments,
+    at=timestamps,
     kind=st.sampled_from(["a", "b"]),
     colour=st.sampled_from(Colour),
     maybe=st.none() | st.integers(-5, 5),
-    maybe_at=st.none() | moments,
+    maybe_at=st.none() | timestamps,
     maybe_colour=st.none() | st.sampled_from(Colour),
 )
 

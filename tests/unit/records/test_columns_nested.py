@@ -93,12 +93,12 @@ def test_delta_keeps_nested_sink_schemas():
     assert to_schemas(to_stored(schemas)) == schemas
 
 
-moments = st.integers(-62_135_596_800_000, 253_402_300_799_999)
+timestamps = st.integers(-62_135_596_800_000, 253_402_300_799_999)
 floats = st.floats(allow_nan=False, allow_infinity=False)
 lines = st.builds(
     Line,
     price=floats,
-    at=moments,
+    at=timestamps,
     tags=st.lists(st.sampled_from("ab"), max_size=3).map(tuple),
     colour=st.none() | st.sampled_from(Colour),
 )
@@ -107,7 +107,7 @@ orders = st.builds(
     lines=st.lists(lines, max_size=3),
     stock=st.dictionaries(st.text(), st.none() | st.integers(-(2**63), 2**63 - 1), max_size=3),
     first=st.none() | lines,
-    by_day=st.none() | st.dictionaries(st.text(), st.lists(moments, max_size=2), max_size=2),
+    by_day=st.none() | st.dictionaries(st.text(), st.lists(timestamps, max_size=2), max_size=2),
     matrix=st.lists(st.lists(floats, max_size=2).map(tuple), max_size=2).map(tuple),
 )
 

@@ -197,7 +197,7 @@ def test_raw_row_holds_any_cell_value():
             "decimal": pa.array([Decimal("1.50")]),
             "nan": pa.array([float("nan")]),
             "bytes": pa.array([b"\xff"]),
-            "moment": pa.array([datetime(2013, 1, 1, tzinfo=UTC)]),
+            "timestamp": pa.array([datetime(2013, 1, 1, tzinfo=UTC)]),
             "none": pa.nulls(1),
         }
     )
@@ -215,7 +215,7 @@ def test_raw_row_holds_any_cell_value():
         "decimal": "1.50",
         "nan": None,
         "bytes": "/w==",
-        "moment": "2013-01-01T00:00:00Z",
+        "timestamp": "2013-01-01T00:00:00Z",
         "none": None,
     }
 

@@ -17,7 +17,7 @@ from headrace.records.watermarks import (
     lag_of,
     latest,
     latest_by_bucket,
-    watermarks_of_line,
+    watermarks_of_timeline,
 )
 
 
@@ -107,9 +107,9 @@ def test_bucket_spans_the_rows_of_several_tasks():
 
 
 def test_repeated_watermarks_come_before_new_ones():
-    assert watermarks_of_line([(20, 2)], repeated=[(10, 1)], joined=(15, 1)) == [(10, 1), (15, 1), (20, 2)]
-    assert watermarks_of_line([(20, 2)]) == [(20, 2)]
-    assert watermarks_of_line([]) == []
+    assert watermarks_of_timeline([(20, 2)], repeated=[(10, 1)], joined=(15, 1)) == [(10, 1), (15, 1), (20, 2)]
+    assert watermarks_of_timeline([(20, 2)]) == [(20, 2)]
+    assert watermarks_of_timeline([]) == []
 
 
 #   records 0..9 | W 10..19 | W 20..

@@ -9,7 +9,7 @@ from headrace.log.lineage import Lineage
 from headrace.records.watermarks import advance
 from headrace.run import batch_sequence, job_run
 from headrace.run.options import RunOptions
-from headrace.run.result import BatchResult, LineResult
+from headrace.run.result import BatchResult, TimelineResult
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints
 from tests.jobs.purchase_files import day_name, day_start, purchases_of, write_rows
@@ -51,14 +51,14 @@ class Job:
     @property
     def rows(self):
         """Return the rows that each slice of the line took from its files, and the ordinal of the first."""
-        trail = Lineage(checkpoints(self.home.config())).line
-        return [self.inputs[c.checkpoint_id] for c in trail if c.kind is Kind.BATCH]
+        lineage = Lineage(checkpoints(self.home.config())).checkpoints
+        return [self.inputs[c.checkpoint_id] for c in lineage if c.kind is Kind.BATCH]
 
     @property
     def contents(self):
         """Return the files of the line to the last checkpoint, slice by slice."""
-        trail = Lineage(checkpoints(self.home.config())).line
-        return [self.files[c.checkpoint_id] for c in trail if c.kind is Kind.BATCH]
+        lineage = Lineage(checkpoints(self.home.config())).checkpoints
+        return [self.files[c.checkpoint_id] for c in lineage if c.kind is Kind.BATCH]
 
     def messages(self, kind="warning"):
         return " ".join(event.message for event in self.events if event.kind == kind)
@@ -80,18 +80,18 @@ def noted_job(folder, monkeypatch, **changes):
                 (file.source, file.name, file.first_row, file.taken, file.first_ordinal) for file in taken.files
             ]
             result = BatchResult()
-            for line in taken.lines:
+            for line in taken.timelines:
                 after, watermarks = line.after, line.watermarks
                 if after is None:
                     after, watermarks = advance(line.before, {}, line.rows, size=20, lag=1, watermark=None)
                 last = self.opened.last.timeline(line.sources).watermark
                 last = watermarks[-1][1] if watermarks else last
-                result.lines[line.sources] = LineResult(after, watermarks, last, last)
+                result.timelines[line.sources] = TimelineResult(after, watermarks, last, last)
             result.metrics["rows_in"] = taken.rows
             return result
 
         def operators_after(self, _result):
-            return {name: OperatorFacts(timeline=line) for name, line in self.plan.lines().items()}
+            return {name: OperatorFacts(timeline=line) for name, line in self.plan.timelines().items()}
 
         def open_steps(self, _result):
             return ()

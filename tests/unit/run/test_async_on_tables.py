@@ -61,7 +61,7 @@ class Service:
             async def invoke(self, order, /):
                 service.asked.append(order)
                 if order.number in service.down:
-                    raise OSError(f"no answer for {order.number}")
+                    raise OSError(f"no response for {order.number}")
                 return [answer(order) if answer else gives(order.number)]
 
         return Asks()
@@ -149,7 +149,7 @@ def test_second_wait_calls_again_in_further_micro_batch(task):
 
 @pytest.fixture
 def waits_for(task):
-    """Leave 0 waiting, and behind it 1 with its answer."""
+    """Leave 0 waiting, and behind it 1 with its response."""
     service = Service(0)
     old = wait_of(service.asks(), **PARKING)
     assert task.run([old], [Order(0), Order(1)]) == ([], 0)

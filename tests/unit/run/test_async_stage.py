@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from headrace import AsyncFunction, AsyncWait, FixedDelay, OnFailure, OutputMode, clock
 from headrace.api.graph import KeyBy
+from headrace.async_io.metrics import ServiceMetrics
 from headrace.commit.protocol import open_job
 from headrace.edits.requeue import requeue
 from headrace.errors import StateSchemaError, UserFunctionError
@@ -128,7 +130,7 @@ def job(tmp_path):
 # ---------------------------------------------------------------------------------------- what is stored can be read
 
 
-#   1 waits for an hour, 2 has its answer and waits behind it
+#   1 waits for an hour, 2 has its response and waits behind it
 
 
 def test_unreadable_answer_is_not_committed(job):
@@ -244,7 +246,6 @@ def test_requeued_elements_are_spread_over_tasks(job):
 
 def test_open_breaker_survives_checkpoints_without_its_metrics():
     def checkpoint(number, kind, **services):
-        metrics = {"services": services} if services else {"rows_in": 1}
         return Checkpoint(
             incarnation=1,
             checkpoint_id=number,
@@ -254,7 +255,8 @@ def test_open_breaker_survives_checkpoints_without_its_metrics():
             max_parallelism=128,
             versions={},
             committed_at=0,
-            metrics=metrics,
+            metrics={"rows_in": 1},
+            services=msgspec.convert(services, dict[str, ServiceMetrics]),
         )
 
     line = [

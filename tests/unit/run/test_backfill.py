@@ -239,7 +239,7 @@ def test_branch_of_another_purpose_is_refused(job):
 def test_interval_after_the_jobs_position_is_refused(job):
     with pytest.raises(IntervalError, match="interval 2019-12-05 to 2019-12-06 was not taken in.*stands at 2019-12-05"):
         job.backfill(days(4))
-    assert job.plan(days(3, 9)).asked == days(3)
+    assert job.plan(days(3, 9)).requested == days(3)
 
 
 def test_job_that_never_ran_is_refused():

@@ -10,10 +10,10 @@ from headrace.run.backfill_branches import default_name
 from headrace.sources.interval import Interval
 
 DAY = 86_400_000
-MOMENTS = st.integers(0, 4_000_000_000_000)
+TIMESTAMPS = st.integers(0, 4_000_000_000_000)
 
 
-@given(MOMENTS, MOMENTS)
+@given(TIMESTAMPS, TIMESTAMPS)
 def test_default_name_is_a_name(one, other):
     assert is_name(default_name(Interval(min(one, other), max(one, other) + 1)))
 

@@ -62,7 +62,7 @@ class Folder:
 
     @property
     def line(self):
-        return CheckpointLog(JobFolder(self.harness.config.job_folder)).lineage.line
+        return CheckpointLog(JobFolder(self.harness.config.job_folder)).lineage.checkpoints
 
     @property
     def named(self):

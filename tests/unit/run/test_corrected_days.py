@@ -88,7 +88,7 @@ class Days:
 
     def assert_nothing_is_silent(self):
         assert self.rows == sorted(self.computed.values())
-        line = CheckpointLog(JobFolder(self.job.config.job_folder)).lineage.line
+        line = CheckpointLog(JobFolder(self.job.config.job_folder)).lineage.checkpoints
         named = {remark.file for remark in input_remarks(self.job.config, line)}
         assert named == {file_of(day) for day in self.changed}
 

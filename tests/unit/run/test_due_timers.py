@@ -35,7 +35,7 @@ class Job:
             stage_state(JobFolder(str(folder)), TIMERS, f"{next(self._names)}.parquet", part)
             for part in parts(TIMERS, rows)
         ]
-        until = {name: OperatorFacts(fired_until={PROCESSING_TIME: moment}) for name, moment in fired.items()}
+        until = {name: OperatorFacts(fired_until={PROCESSING_TIME: timestamp}) for name, timestamp in fired.items()}
         self.opened.commit(Kind.BATCH, files={TIMERS: staged}, operators={**self.opened.last.operators, **until})
 
     def is_due(self, now):

@@ -8,8 +8,9 @@ from typing import Annotated
 import pytest
 
 from headrace import JoinType, Lifetime, Pipeline, Struct, Timestamp
+from headrace.log.facts import RowTimes
 from headrace.log.log import CheckpointLog
-from headrace.log.warnings import RowTimes, WatermarkWait, row_times_of
+from headrace.log.warnings import WatermarkWait, row_times_of
 from headrace.operators import Count, Session, Tumbling
 from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness

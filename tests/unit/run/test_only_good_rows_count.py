@@ -208,7 +208,7 @@ def in_checkpoints(kind, files, bucket, is_sorted, is_merged):
             timeline.seen,
             checkpoint.sources[name].taken_at,
             checkpoint.sources[name].last.partition("part-")[0],  # Delta draws the rest of a file's name
-            checkpoint.metrics.get("row_times"),
+            checkpoint.row_times,
         )
         for checkpoint in log.checkpoints
         for timeline in checkpoint.timelines.values()

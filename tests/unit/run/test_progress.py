@@ -34,7 +34,7 @@ class Board(Struct, frozen=True):
     at: int
 
 
-class Moments(KeyedProcessFunction[Order, Board]):
+class Timestamps(KeyedProcessFunction[Order, Board]):
     async def process(self, record, ctx, /):
         pass_time(record)
         ctx.collect(Board(record.id, record.at))
@@ -71,7 +71,7 @@ def shop(*, asks=False, rows=ROWS, **options):
     stream = Pipeline("shop").source("orders", Order, event_time="at")
     if asks:
         stream = stream.async_wait("ask", Answer(), mode=OutputMode.ORDERED, capacity=8, timeout=timedelta(minutes=1))
-    stream = stream.key_by("id").process("moments", Moments())
+    stream = stream.key_by("id").process("timestamps", Timestamps())
     pipeline = stream.upsert_materialize("latest", primary_key=("id",)).sink("board")
     harness = PipelineHarness(pipeline, parallelism=1, **options)
     harness.feed("orders", [Order("a", at) for at in range(1, rows + 1)])
@@ -86,7 +86,7 @@ def test_driver_sees_rows_done_within_a_stage():
     harness = shop()
     harness.run()
     (seen,) = progress(harness)
-    assert (seen["operator"], seen["rows"], seen["of"], seen["checkpoint_id"]) == ("moments", 512, ROWS, 1)
+    assert (seen["operator"], seen["rows"], seen["of"], seen["checkpoint_id"]) == ("timestamps", 512, ROWS, 1)
 
 
 def test_driver_sees_calls_in_flight():
@@ -116,7 +116,7 @@ def test_run_leaves_no_file_behind():
     harness = shop()
     folder = harness.config.job_folder
     ProgressFiles(JobFolder(str(folder)), "dead").write_task(
-        "stage0", "0", TaskProgress(operator="moments", rows=999_999)
+        "stage0", "0", TaskProgress(operator="timestamps", rows=999_999)
     )
     harness.run()
     assert progress(harness)[0]["rows"] == 512

@@ -139,7 +139,7 @@ class Program:
         self.set(stream.map(without_time, keeps=("id",)), rows, is_unique=True, is_early=False)
 
     def last(self):
-        if self.is_early and self.is_unique is None:  # of one moment, arrival decides
+        if self.is_early and self.is_unique is None:  # of one timestamp, arrival decides
             stream = self.stream.key_by("id").last_by_time(self.name(), **FOREVER)
             rows = [max(group, key=lambda row: row.at) for _, group in by_id(self.rows)]
             self.set(stream, rows, is_unique=True, is_early=False)

@@ -1,4 +1,4 @@
-"""Backfills of a job whose one source has a Spark step with a dimension table, beside a plain source."""
+"""Backfills of a job whose one source has a Spark transform with a dimension table, beside a plain source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.log.log import CheckpointLog
 from headrace.plan.loader import plan_of
 from headrace.run.backfill import BackfillOutcome
 from headrace.sources.registry import read_rows_of
-from headrace.sources.transformed.rows import DimensionTables, columns_of_rows, step_input
+from headrace.sources.transformed.rows import DimensionTables, columns_of_rows, transform_input
 from headrace.sources.transformed.source import write_derived
 from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
@@ -64,7 +64,7 @@ class Prices:
             checked = columns_of_rows(self.node.stored, rows)
             result = [
                 row | {"amount": row["amount"] and row["amount"] + 100 * version}
-                for row in step_input(checked.columns, checked.kinds, self.node.stored).to_pylist()
+                for row in transform_input(checked.columns, checked.kinds, self.node.stored).to_pylist()
                 for _ in range(1 + (row["amount"] >= 5))
             ]
             write_derived(Storage(path), pa.Table.from_pylist(result, SCHEMA).to_batches(), SCHEMA, origin=origin)
@@ -106,7 +106,9 @@ def write(job, number, draw, sources=("orders", "others")):
 
 def whole_days(job):
     """Return the number of days that the job has taken in of both sources."""
-    ends = [checkpoint.interval_end for checkpoint in CheckpointLog(JobFolder(job.config.job_folder)).lineage.line]
+    ends = [
+        checkpoint.interval_end for checkpoint in CheckpointLog(JobFolder(job.config.job_folder)).lineage.checkpoints
+    ]
     reached = max((end for end in ends if end is not None), default=None)
     assume(reached is not None and reached > days(0).start)
     return (reached - days(0).start) // DAY

@@ -95,7 +95,7 @@ def test_refused_rows_can_be_requeued(job):
         assert (first, error) == ("a.json~00000001.parquet:1", "label is null")
         assert (second, reason) == (
             "a.json~00000001.parquet:2",
-            "a.json:1, before the step: copies is 'many', which is not int64",
+            "a.json:1, before the transform: copies is 'many', which is not int64",
         )
         assert (json.loads(row)["name"], text) == ("null.0", bad)
         assert requeue(job.harness.config, "again") is not None

@@ -79,7 +79,7 @@ class BranchedTopicJob(TopicJob):
     def cuts(self, name=None):
         """Return where each micro-batch of the job, or of a branch, has ended, by id of the job's checkpoint."""
         config = self.config if name is None else self.config.on_branch(name)
-        line = CheckpointLog(JobFolder(config.job_folder)).lineage.line
+        line = CheckpointLog(JobFolder(config.job_folder)).lineage.checkpoints
         if name is not None:
             # Before the fork is a copy of the job's line, which may have followed an earlier branch's.
             line = [*dropwhile(lambda checkpoint: checkpoint.kind is not Kind.FORK, line)]
@@ -119,7 +119,9 @@ def test_any_promotion_loses_and_repeats_no_message(data):
     job.run(max_batches=2)
     for number in range(draw(st.integers(1, 2), "branches")):
         name = f"branch{number}"
-        at = draw(st.sampled_from([stop.checkpoint_id for stop in job.log.lineage.line if stop.has_state]), "fork")
+        at = draw(
+            st.sampled_from([stop.checkpoint_id for stop in job.log.lineage.checkpoints if stop.has_state]), "fork"
+        )
         job.fork(name, at)
         for step in draw(st.lists(st.sampled_from(["send", "run", "branch", "crash", "lapse"]), max_size=6), "steps"):
             steps = {

@@ -1,4 +1,4 @@
-"""Streams of upserts: what refuses a row, or has no answer for it, deletes its key."""
+"""Streams of upserts: what refuses a row, or has no response for it, deletes its key."""
 
 from __future__ import annotations
 

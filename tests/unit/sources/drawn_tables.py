@@ -50,14 +50,16 @@ class Drawn(NamedTuple):
 
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=6)
-MOMENTS = st.datetimes(timezones=st.just(UTC)).map(lambda at: at.replace(microsecond=at.microsecond // 1_000 * 1_000))
+TIMESTAMPS = st.datetimes(timezones=st.just(UTC)).map(
+    lambda at: at.replace(microsecond=at.microsecond // 1_000 * 1_000)
+)
 SCALARS: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (int, st.integers(-(2**63), 2**63 - 1)),
     (float, st.floats(allow_nan=False, allow_infinity=False)),
     (str, TEXTS),
     (bool, st.booleans()),
     (bytes, st.binary(max_size=4)),
-    (Timestamp, MOMENTS),
+    (Timestamp, TIMESTAMPS),
     (Literal["red", "blue"], st.sampled_from(["red", "blue"])),
     (Size, st.sampled_from(["small", "large"])),
 ]
@@ -91,7 +93,7 @@ def tables(draw: Any, max_rows: int = 4) -> Drawn:
     record = msgspec.defstruct(
         "Row", [("at", Timestamp), *((name, kind) for name, (kind, _) in kinds.items())], frozen=True
     )
-    rows = st.fixed_dictionaries({"at": MOMENTS, **{name: values for name, (_, values) in kinds.items()}})
+    rows = st.fixed_dictionaries({"at": TIMESTAMPS, **{name: values for name, (_, values) in kinds.items()}})
     return Drawn(record, columns_of(record), draw(st.lists(rows, max_size=max_rows)))
 
 

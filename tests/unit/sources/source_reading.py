@@ -98,5 +98,5 @@ def _node(record: type[msgspec.Struct]) -> Any:
 def _checked(check: RowCheck, rows: FileRows, record: type[msgspec.Struct]) -> Outcome:
     if (problem := check.problem(rows.table)) is not None:
         return Outcome([], {}, problem)
-    columns, _, bad, *_ = check.check(rows.table, rows.faults)
+    columns, _, bad, *_ = check.check(rows.table, rows.problems)
     return Outcome(from_struct_array(columns, record), {row.position: row.error for row in bad})

@@ -116,7 +116,7 @@ class Job:
             for row, ordinal in zip(range(file.first_row, file.first_row + file.taken), ordinals, strict=True):
                 assert ordinal not in self.rows
                 self.rows[ordinal] = (file.source, file.name, row)
-        for line in taken.lines:
+        for line in taken.timelines:
             after, watermarks = (line.after, line.watermarks) if line.after else self.from_tasks(line)
             self.watermarks += watermarks
             known = self.timelines.get(line.sources[0], Timeline())

@@ -53,7 +53,7 @@ class TableSlices:
             names = table["name"].to_pylist()
             self.rows += [(file.first_ordinal + at, kinds[at], names[at]) for at in range(file.rows)]
             rows += file.rows
-        (line,) = taken.lines
+        (line,) = taken.timelines
         self.timelines = {
             "rows": Timeline(("rows",), replace(line.before, next_ordinal=line.before.next_ordinal + rows))
         }

@@ -98,11 +98,11 @@ class Slices:
                 ordinals = Storage(str(file.ordinals)).parquet().column(0).to_pylist()
             own = rows.table.slice(file.first_row, file.taken).to_pylist()
             placed += [
-                (ordinal, rows.faults.get(file.first_row + place) or (row["name"], row["label"]))
+                (ordinal, rows.problems.get(file.first_row + place) or (row["name"], row["label"]))
                 for place, (ordinal, row) in enumerate(zip(ordinals, own, strict=True))
             ]
         self.rows += [row for _, row in sorted(placed)]
-        (line,) = taken.lines
+        (line,) = taken.timelines
         bucket = line.after or replace(line.before, next_ordinal=line.before.next_ordinal + line.rows)
         self.timelines = {"rows": Timeline(("rows",), bucket)}
         self.names |= {file.name for file in taken.sources["rows"].taken}
@@ -209,7 +209,7 @@ def test_requeued_rows_refused_before_step_come_last():
         '{"name": "a", "copies": "x", "at": 1}\n{"name": "b", "copies": 1, "at": 2}\n'
     )
     slices.take_in()
-    assert slices.rows == [("b.0", 0), "a.json:0, before the step: copies is 'x', which is not int64"]
+    assert slices.rows == [("b.0", 0), "a.json:0, before the transform: copies is 'x', which is not int64"]
 
 
 def test_waiting_rows_keep_the_former_step():
@@ -233,7 +233,7 @@ def test_missing_landed_file_stops_a_changed_step():
     for file in slices.harness.folder.glob("state/shop/landed/rows/*~*"):
         file.unlink()
     slices.restart(digest="00000002")
-    with pytest.raises(SourceError, match="is gone, .* The step that made them has changed since"):
+    with pytest.raises(SourceError, match="is gone, .* The transform that made them has changed since"):
         slices.take_in()
 
 

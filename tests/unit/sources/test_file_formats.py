@@ -77,7 +77,7 @@ def read(content, kind, record=Flat, *, suffix=None, columns=(), csv=None, **opt
         forget_disk(disk)
     for number in range(rows.table.num_rows):
         rows.raw(number).encode()
-    records, _, bad = RecordReader(record, options.get("row_kind")).read(rows.table, rows.faults)
+    records, _, bad = RecordReader(record, options.get("row_kind")).read(rows.table, rows.problems)
     return records, {row.position: row.error for row in bad}, rows
 
 
@@ -403,14 +403,14 @@ def test_avro_decimals_are_numbers():
 
 
 DATE = logical("int", "date")
-MOMENT = logical("long", "timestamp-millis")
+TIMESTAMP = logical("long", "timestamp-millis")
 
 
 def test_avro_named_types_keep_their_meaning():
     day = {
         "type": "record",
         "name": "Day",
-        "fields": [{"name": "n", "type": DATE}, {"name": "at", "type": ["null", MOMENT]}],
+        "fields": [{"name": "n", "type": DATE}, {"name": "at", "type": ["null", TIMESTAMP]}],
     }
     money = {"type": "fixed", "name": "Money", "size": 4, "logicalType": "decimal", "precision": 8, "scale": 2}
     schema = schema_of(
@@ -426,7 +426,7 @@ def test_avro_named_types_keep_their_meaning():
 
 @pytest.mark.parametrize("branches", itertools.permutations([DATE, "string", "long", "null"]))
 def test_avro_union_branches_keep_their_types(branches):
-    schema = schema_of(id="string", at=["null", MOMENT, "string"], number=[*branches])
+    schema = schema_of(id="string", at=["null", TIMESTAMP, "string"], number=[*branches])
     rows = [
         {"id": "a", "at": 7, "number": ("long", 3)},
         {"id": "b", "at": ("string", "1970-01-02"), "number": date(1970, 1, 6)},

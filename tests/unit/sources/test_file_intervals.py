@@ -21,7 +21,7 @@ class Order(Struct, frozen=True):
     at: Timestamp
 
 
-def moment(text):
+def timestamp(text):
     return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
 
 
@@ -40,7 +40,7 @@ def feed(h, *names, at="2026-01-01T00:00:00"):
 def run(h, start, end):
     """Run an interval; return the files that it took in."""
     before = ids(h)
-    h.run(mode="interval", interval_start=moment(start), interval_end=moment(end))
+    h.run(mode="interval", interval_start=timestamp(start), interval_end=timestamp(end))
     return sorted(ids(h) - before)
 
 
@@ -117,7 +117,7 @@ def test_coarser_source_may_pass_intervals():
         h.feed_bytes(source, f'{{"id": "{file}", "at": "2026-01-01T00:00:00"}}\n'.encode(), file=f"{file}.json")
     taken = []
     for start, end in (("2026-02-27", "2026-02-28"), ("2026-02-28", "2026-03-01"), ("2026-03-01", "2026-03-02")):
-        h.run(mode="interval", interval_start=moment(f"{start}T23:00"), interval_end=moment(f"{end}T23:00"))
+        h.run(mode="interval", interval_start=timestamp(f"{start}T23:00"), interval_end=timestamp(f"{end}T23:00"))
         taken.append([h.sink_table(f"from_{source}").num_rows for source in ("days", "months")])
     assert taken == [[1, 0], [2, 1], [3, 1]]
 
@@ -154,7 +154,7 @@ def test_complete_day_of_a_zone_closes_its_windows():
 def test_complete_day_too_far_ahead_moves_nothing():
     node = Pipeline("x").source("o", Order, event_time="at").sink("out")
     source = {"format": "json", "interval": "%Y-%m-%d", "complete_intervals": True}
-    h = PipelineHarness(node, job={"sources": {"o": source}}, now=moment("2026-03-02T10:00"))
+    h = PipelineHarness(node, job={"sources": {"o": source}}, now=timestamp("2026-03-02T10:00"))
     feed(h, "2026-03-03", at="2026-03-03T09:00")
     assert h.run().rows_in == 1
     feed(h, "2099-03-04")
@@ -178,7 +178,7 @@ def test_complete_day_too_far_ahead_moves_nothing():
 )
 def test_interval_takes_each_file_once(zone, text, first, lengths):
     pattern = interval_pattern(text, zone)
-    at = pattern.period_at(moment(f"{first}T12:00"))[0]
+    at = pattern.period_at(timestamp(f"{first}T12:00"))[0]
     h, runs = job(text, timezone=zone), []
     for length in lengths:
         begin, names = at, []

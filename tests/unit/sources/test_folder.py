@@ -17,7 +17,7 @@ from headrace.log.intervals import taken_in
 from headrace.plan.loader import plan_of
 from headrace.sources.folder.source import FolderSource
 from headrace.sources.intake import Intake
-from headrace.sources.interval import Interval, moment_text
+from headrace.sources.interval import Interval, timestamp_text
 from headrace.sources.position import NO_FACTS, FolderPosition, SourceFacts, digest
 from headrace.sources.slices import JobPosition, SliceRequest
 from headrace.sources.source import TakenIn, Want
@@ -36,7 +36,7 @@ class Job:
 
     def __init__(self, home):
         self.home = home
-        self.trail = []
+        self.lineage = []
         self.facts = NO_FACTS
         self.clock = itertools.count()
 
@@ -57,7 +57,7 @@ class Job:
         config = self.home.config()
         recorded = None if until is None else {"purchases": SourceFacts(position=FolderPosition(until))}
         at = JobPosition(
-            {"purchases": self.facts}, {}, {"purchases": taken_in(self.trail, "purchases")}, 0, 0, Storage("")
+            {"purchases": self.facts}, {}, {"purchases": taken_in(self.lineage, "purchases")}, 0, 0, Storage("")
         )
         return Intake(plan_of(config.code), config).next(at, SliceRequest(**what, until=recorded))
 
@@ -68,16 +68,16 @@ class Job:
             return []
         self.facts = taken.sources["purchases"]
         start, end = (taken.interval.start, taken.interval.end) if taken.interval else (None, None)
-        self.trail.append(
+        self.lineage.append(
             Checkpoint(
-                checkpoint_id=len(self.trail), kind=Kind.BATCH, run_id="r", attempt_id="a", max_parallelism=1, versions={"keyed_state": 0},
+                checkpoint_id=len(self.lineage), kind=Kind.BATCH, run_id="r", attempt_id="a", max_parallelism=1, versions={"keyed_state": 0},
                 committed_at=0, incarnation=1, sources={"purchases": self.facts}, interval_start=start, interval_end=end,
             )
         )  # fmt: skip
         return [file.name for file in taken.files]
 
     def names(self):
-        return [[file.name for file in checkpoint.sources["purchases"].taken] for checkpoint in self.trail]
+        return [[file.name for file in checkpoint.sources["purchases"].taken] for checkpoint in self.lineage]
 
 
 def digests(*numbers):
@@ -181,8 +181,8 @@ def test_replay_takes_the_late_file_in(job):
     for number in range(3):
         job.take_in(interval=days(number, number + 1))
     job.write(1)
-    del job.trail[1:]
-    job.facts = job.trail[-1].sources["purchases"]
+    del job.lineage[1:]
+    job.facts = job.lineage[-1].sources["purchases"]
     assert job.take_in(interval=days(1, 2)) == [day_name(1)]
     assert job.take_in(interval=days(2, 3)) == [day_name(2)]
 
@@ -214,7 +214,7 @@ def test_interval_needs_a_pattern(job):
 def test_file_interval_follows_its_pattern(job, pattern, stem, end):
     job.home.configure({"sources": {"purchases": {"interval": pattern}}})
     write_rows(job.home.input, f"{stem}.parquet", [])
-    assert moment_text(job.plan().interval.end) == end
+    assert timestamp_text(job.plan().interval.end) == end
 
 
 def test_invalid_times_are_null(job):

@@ -34,40 +34,40 @@ class Timed(Struct, frozen=True):
     at: Timestamp
 
 
-def milliseconds(moment):
-    return None if moment is None else (moment - EPOCH) // timedelta(milliseconds=1)
+def milliseconds(timestamp):
+    return None if timestamp is None else (timestamp - EPOCH) // timedelta(milliseconds=1)
 
 
-MOMENTS = st.none() | st.datetimes(timezones=st.just(UTC)).map(
-    lambda moment: moment.replace(microsecond=moment.microsecond // 1_000 * 1_000)
+TIMESTAMPS = st.none() | st.datetimes(timezones=st.just(UTC)).map(
+    lambda timestamp: timestamp.replace(microsecond=timestamp.microsecond // 1_000 * 1_000)
 )
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 @examples(20)
-@given(moments=st.lists(MOMENTS, min_size=1, max_size=5), at=MOMENTS.filter(bool))
-@example(moments=[LAST, FIRST, None], at=LAST)
-@example(moments=[], at=FIRST)
-def test_int96_times_are_exact(kind, moments, at):
+@given(timestamps=st.lists(TIMESTAMPS, min_size=1, max_size=5), at=TIMESTAMPS.filter(bool))
+@example(timestamps=[LAST, FIRST, None], at=LAST)
+@example(timestamps=[], at=FIRST)
+def test_int96_times_are_exact(kind, timestamps, at):
     time = pa.timestamp("us")
-    naive = [moment and moment.replace(tzinfo=None) for moment in moments]
+    naive = [timestamp and timestamp.replace(tzinfo=None) for timestamp in timestamps]
     count = len(naive) + 1
     table = pa.table(
         {
             "at": pa.array([at.replace(tzinfo=None)] * count, time),
-            "inner": pa.array([*({"seen": moment} for moment in naive), None], pa.struct([("seen", time)])),
+            "inner": pa.array([*({"seen": timestamp} for timestamp in naive), None], pa.struct([("seen", time)])),
             "many": pa.array([naive] * count, pa.list_(time)),
-            "by": pa.array([[("a", moment)] for moment in naive] + [[]], pa.map_(pa.string(), time)),
+            "by": pa.array([[("a", timestamp)] for timestamp in naive] + [[]], pa.map_(pa.string(), time)),
         }
     )
     content = parquet_bytes(table, use_deprecated_int96_timestamps=True)
     records, errors, refused = read_bytes(kind, content, Outer)
     assert (errors, refused) == ({}, None)
-    expected = [milliseconds(moment) for moment in moments]
+    expected = [milliseconds(timestamp) for timestamp in timestamps]
     assert [record.at for record in records] == [milliseconds(at)] * count
     assert [record.inner and record.inner.seen for record in records] == [*expected, None]
     assert [record.many for record in records] == [expected] * count
-    assert [record.by for record in records] == [*({"a": moment} for moment in expected), {}]
+    assert [record.by for record in records] == [*({"a": timestamp} for timestamp in expected), {}]
 
 
 @pytest.mark.parametrize("finer", [1, 999, 1_000, 999_999, -1])

@@ -67,7 +67,7 @@ class TopicSlices:
             if file.ordinals is not None:
                 ordinals = Storage(str(file.ordinals)).parquet().column(0).to_pylist()
             self.names |= {at: json.loads(value)["name"] for at, value in zip(ordinals, values, strict=True)}
-        (line,) = taken.lines
+        (line,) = taken.timelines
         self.watermarks += line.watermarks
         former = self.timelines.get("rows", Timeline())
         watermark = line.watermarks[-1][1] if line.watermarks else former.watermark

@@ -150,20 +150,20 @@ def test_numbers_that_do_not_fit_are_refused(text):
 
 # ---------------------------------------------------------------------------------------------------------------- times
 
-MOMENTS = st.datetimes(timezones=st.just(UTC), min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30))  # noqa: DTZ001
+TIMESTAMPS = st.datetimes(timezones=st.just(UTC), min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30))  # noqa: DTZ001
 
 
 @examples(60)
 @given(
-    moment=MOMENTS,
+    timestamp=TIMESTAMPS,
     step=st.sampled_from([1, 1_000]),
     zone=st.sampled_from(["Z", "z", " UTC", "+00:00", "+00", "", " +0000"]),
 )
-def test_times_are_equal_in_all_formats(moment, step, zone):
-    moment = moment.replace(microsecond=moment.microsecond // step * step)
-    micros = pc.cast(pa.scalar(moment), pa.timestamp("us", "UTC")).value
-    text = f"{moment:%H:%M:%S.%f}"
-    text = f"{moment.date().isoformat()} {text}{zone}"
+def test_times_are_equal_in_all_formats(timestamp, step, zone):
+    timestamp = timestamp.replace(microsecond=timestamp.microsecond // step * step)
+    micros = pc.cast(pa.scalar(timestamp), pa.timestamp("us", "UTC")).value
+    text = f"{timestamp:%H:%M:%S.%f}"
+    text = f"{timestamp.date().isoformat()} {text}{zone}"
     json = msgspec.json.encode({"at": text})
     avro: dict[str, Any] = {"at": {"type": "long", "logicalType": "local-timestamp-micros"}}
     table = pa.table({"at": pa.array([micros], pa.timestamp("us", "UTC"))})

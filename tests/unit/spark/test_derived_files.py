@@ -13,7 +13,7 @@ from headrace import Pipeline, Struct, Timestamp
 from headrace.config._types import PipelineCode
 from headrace.sources.source import InputFile
 from headrace.sources.transformed.source import Origin, read_derived
-from headrace.spark.transform_files import LandedFile, StepTask, landing_nothing, reading_partition
+from headrace.spark.transform_files import LandedFile, TransformTask, landing_nothing, reading_partition
 from headrace.storage.storage import Storage
 from tests.jobs.home import PROJECT
 
@@ -40,7 +40,7 @@ def task(tmp_path, monkeypatch):
     def make(content, on_bad_file="fail"):
         path = tmp_path / "a.json.gz"
         path.write_bytes(content)
-        return StepTask(
+        return TransformTask(
             PipelineCode("stepped_pipeline:pipeline", str(PROJECT), ()),
             "orders",
             (InputFile("orders", str(path), path.name, 0, 0, format="json"),),
@@ -76,7 +76,7 @@ def test_step_gets_good_rows_with_their_kinds(task):
 def test_bad_rows_are_landed_with_their_texts(task):
     done = task(packed(LINES))
     rows = read_derived(done.folder.below(landed(done).file))
-    assert rows.faults[0].startswith("a.json.gz:1, before the step: tags is ")
+    assert rows.problems[0].startswith("a.json.gz:1, before the transform: tags is ")
     assert rows.raw(0) == LINES.splitlines()[1]
     assert rows.table.num_rows == 1
 
@@ -87,8 +87,8 @@ def test_bad_file_stops_the_run_or_is_landed(task):
     assert landed(broken).is_bad_file
     passed = task(b"no gzip", on_bad_file="quarantine")
     rows = read_derived(passed.folder.below(landed(passed).file))
-    assert list(rows.faults) == [0]
-    assert rows.faults[0].startswith("a.json.gz: cannot read it: ")
+    assert list(rows.problems) == [0]
+    assert rows.problems[0].startswith("a.json.gz: cannot read it: ")
     assert rows.raw(0) == passed.files[0].path
 
 

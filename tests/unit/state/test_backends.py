@@ -67,22 +67,22 @@ def test_rocksdb_keeps_entries_after_closing(tmp_path):
 
 def test_rocksdb_reads_inline_while_it_is_small(tmp_path):
     first = RocksDbBackend(tmp_path, inline_reads_below=10_000)
-    assert first.answers_at_once
+    assert first.is_in_memory
     first.write_batch([(b"v", random.Random(1).randbytes(20_000))])
     first.close()
     second = RocksDbBackend(tmp_path, inline_reads_below=10_000)
-    assert not second.answers_at_once
+    assert not second.is_in_memory
     second.remove_range(b"v", b"w")
     second.write_batch([(b"v", b"1")])
-    assert second.answers_at_once
+    assert second.is_in_memory
     second.close()
 
 
 def test_rocksdb_without_inline_reads_always_waits(tmp_path):
     backend = RocksDbBackend(tmp_path, inline_reads_below=0)
-    assert not backend.answers_at_once
+    assert not backend.is_in_memory
     backend.write_batch([(b"v", b"1")])
-    assert not backend.answers_at_once
+    assert not backend.is_in_memory
     backend.close()
 
 

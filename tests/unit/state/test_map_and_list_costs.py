@@ -37,7 +37,7 @@ class Counting:
 
     def __init__(self, backend):
         self.backend = backend
-        self.answers_at_once = backend.answers_at_once
+        self.is_in_memory = backend.is_in_memory
         self.scans_keys = backend.scans_keys
         self.entries = self.scans = self.scanned = 0
         self.items, self.close = backend.items, backend.close

@@ -31,7 +31,7 @@ times = st.integers(0, 60)
 gaps = (
     st.lists(times, unique=True, max_size=8)
     .map(sorted)
-    .map(lambda moments: [Gap(*pair) for pair in zip(moments[::2], moments[1::2], strict=False)])
+    .map(lambda timestamps: [Gap(*pair) for pair in zip(timestamps[::2], timestamps[1::2], strict=False)])
 )
 
 
@@ -127,13 +127,13 @@ def test_no_lifetime_begins_before_ttl_is_enabled(stamp, since, ttl):
 )
 def test_stamp_and_expiry_clocks_differ(ttl, stamp, clock):
     live = LiveTtl.of(ttl)
-    moment = SimpleNamespace(timestamp=1, watermark=2, expired_until=2, processing_time=3)
-    assert (live.stamp(moment), live.clock(moment)) == (stamp, clock)
-    assert live.is_dead(moment, clock - 10)
-    assert not live.is_dead(moment, clock - 9)
-    assert live.remaining(moment, clock - 9) == 1
-    assert live.remaining(moment, clock - 30) == 0
-    assert live.remaining(moment, clock, 25) == 25
+    timestamp = SimpleNamespace(timestamp=1, watermark=2, expired_until=2, processing_time=3)
+    assert (live.stamp(timestamp), live.clock(timestamp)) == (stamp, clock)
+    assert live.is_dead(timestamp, clock - 10)
+    assert not live.is_dead(timestamp, clock - 9)
+    assert live.remaining(timestamp, clock - 9) == 1
+    assert live.remaining(timestamp, clock - 30) == 0
+    assert live.remaining(timestamp, clock, 25) == 25
 
 
 def test_disabled_ttl_equals_no_ttl():
@@ -143,9 +143,9 @@ def test_disabled_ttl_equals_no_ttl():
 
 
 def test_each_state_can_disable_its_ttl():
-    lives = EntryLifetimes([Gap(20, 30)], {"a": 15})
-    assert lives.of(prolonging(10), "a").expires_at(0) == 35
-    assert lives.of(prolonging(10), "b").expires_at(0) == 10
+    lifetimes = EntryLifetimes([Gap(20, 30)], {"a": 15})
+    assert lifetimes.of(prolonging(10), "a").expires_at(0) == 35
+    assert lifetimes.of(prolonging(10), "b").expires_at(0) == 10
 
 
 def test_exact_cleanup_leaves_nothing_expired_to_return():

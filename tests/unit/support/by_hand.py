@@ -167,18 +167,18 @@ class Stage:
     def advance(self, watermark):
         """Let the watermark pass one millisecond after the other, each of them through the whole chain."""
         start = max(self.watermark, -MOST_PAST)
-        for moment in range(start + 1, watermark + 1):
-            self.pass_moment(moment)
+        for timestamp in range(start + 1, watermark + 1):
+            self.pass_moment(timestamp)
 
-    def pass_moment(self, moment):
-        """Fire the timers of a moment, then expire what expires at it; a timer set for an earlier time fires next."""
-        self.watermark, self.expired_until = moment, max(self.expired_until, moment - 1)
-        while due := [timer for timer in self.due if timer[0] <= moment]:
+    def pass_moment(self, timestamp):
+        """Fire the timers of a timestamp, then expire what expires at it; a timer set for an earlier time fires next."""
+        self.watermark, self.expired_until = timestamp, max(self.expired_until, timestamp - 1)
+        while due := [timer for timer in self.due if timer[0] <= timestamp]:
             timestamp, key = min(due)
             self.fire(timestamp, key)
-            self.fire_up_to(moment, key)
-        self.expired_until = moment
-        self.following.pass_moment(moment)
+            self.fire_up_to(timestamp, key)
+        self.expired_until = timestamp
+        self.following.pass_moment(timestamp)
 
     def fire_up_to(self, timestamp, key):
         while due := [timer for timer in self.due if timer[0] <= timestamp and timer[1] == key]:
@@ -220,5 +220,5 @@ class End:
     def take(self, record, timestamp):
         self.records.append((record, timestamp))
 
-    def pass_moment(self, moment):
+    def pass_moment(self, timestamp):
         """Do nothing: the end has no timers."""

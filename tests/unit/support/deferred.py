@@ -8,4 +8,4 @@ from headrace.state.backend import HashMapBackend
 class Deferred(HashMapBackend):
     """A backend in memory that answers no request at once."""
 
-    answers_at_once = False
+    is_in_memory = False

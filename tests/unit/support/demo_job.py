@@ -126,7 +126,7 @@ class Writer(WrittenFolder):
         self.log.claim(Lease("run-9", "a", "elsewhere:1:2", until, START))
 
 
-def moment(at: int) -> datetime:
+def timestamp(at: int) -> datetime:
     return datetime.fromtimestamp((START + at) / 1000, UTC)
 
 
@@ -136,8 +136,8 @@ def entry(key: str, value: str | None, checkpoint: int, *, expires: int | None =
         "key": f'"{key}"',
         "state": "last_leg",
         "value": value,
-        "last_access": None if deleted else moment((12 * HOUR if expires is None else expires) - 12 * HOUR),
-        "expires_at": None if expires is None else moment(expires),
+        "last_access": None if deleted else timestamp((12 * HOUR if expires is None else expires) - 12 * HOUR),
+        "expires_at": None if expires is None else timestamp(expires),
         "checkpoint_id": checkpoint,
         "deleted": deleted,
     }
@@ -148,7 +148,7 @@ def timer(key: str, at: int, checkpoint: int, *, deleted: bool = False, domain: 
         "operator": "legs",
         "key": f'"{key}"',
         "domain": domain,
-        "timestamp": moment(at),
+        "timestamp": timestamp(at),
         "checkpoint_id": checkpoint,
         "deleted": deleted,
     }

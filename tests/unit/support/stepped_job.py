@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from headrace import Pipeline, Struct, Timestamp
 from headrace.sources.registry import read_rows_of
-from headrace.sources.transformed.rows import DimensionTables, columns_of_rows, refused_rows, step_input
+from headrace.sources.transformed.rows import DimensionTables, columns_of_rows, refused_rows, transform_input
 from headrace.sources.transformed.source import write_derived
 from headrace.storage.storage import Storage
 
@@ -63,7 +63,7 @@ class Copies:
                     "label": None if row["name"] == "null" else origin.tables.get("dims", 0),
                     "at": row["at"],
                 }
-                for row in step_input(checked.columns, checked.kinds, stored).to_pylist()
+                for row in transform_input(checked.columns, checked.kinds, stored).to_pylist()
                 for copy in range(row["copies"])
             ]
             refused = refused_rows(rows, checked.bad, file.name)

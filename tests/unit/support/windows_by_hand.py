@@ -13,7 +13,7 @@ def summary_of(rows):
     bids = [bid for _, bid in rows]
     priced = [bid for bid in bids if bid.price is not None]
     prices = [bid.price for bid in priced]
-    by_time = sorted(bids, key=lambda bid: bid.at)  # stable: of one moment in order of arrival
+    by_time = sorted(bids, key=lambda bid: bid.at)  # stable: of one timestamp in order of arrival
     priced_by_time = sorted(priced, key=lambda bid: bid.at)
     best = min(priced_by_time, key=lambda bid: -bid.price, default=None)
     worst = min(priced_by_time, key=lambda bid: bid.price, default=None)

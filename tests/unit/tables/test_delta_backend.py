@@ -33,9 +33,9 @@ FEW = hypothesis.settings(max_examples=25)  # an example makes seven tables and 
 
 keys = st.sampled_from([encode(key) for key in ("a", "b", "'", '"', "é\x00", "", 7, ["x", None])])
 raws = st.sampled_from([b"1", b'"two"', b'{"n":3}'])
-moments = st.integers(-5, 5).map(lambda day: day * 86_400_000)
+timestamps = st.integers(-5, 5).map(lambda day: day * 86_400_000)
 NAMESPACES = ("", "w", "w 2", "é\x01")
-timers = st.builds(Timer, moments, keys, st.sampled_from(list(DOMAINS)), st.sampled_from(NAMESPACES))
+timers = st.builds(Timer, timestamps, keys, st.sampled_from(list(DOMAINS)), st.sampled_from(NAMESPACES))
 operators = st.sampled_from(["counts", "other"])
 commits = st.one_of(
     st.tuples(
@@ -91,8 +91,8 @@ def test_delta_backend_has_exactly_the_committed_entries(tmp_path_factory, drawn
 @given(
     drawn=st.lists(st.dictionaries(timers, st.booleans(), min_size=1), max_size=4),
     written=st.dictionaries(timers, st.booleans()),
-    start=moments,
-    end=moments,
+    start=timestamps,
+    end=timestamps,
 )
 def test_timer_scan_covers_span_in_order(tmp_path_factory, drawn, written, start, end):
     committed = CommittedState(JobFolder(str(tmp_path_factory.mktemp("state"))))

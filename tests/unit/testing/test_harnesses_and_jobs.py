@@ -62,8 +62,8 @@ def test_new_run_waits_for_remaining_backoff(recovery):
     job.feed("questions", [Question(1)])
     job.run()
     (first,) = asked.calls
-    for moment in (first + HOUR // 2, first + HOUR - 5_000):  # a run itself takes some time
-        job.clock.advance(moment - job.clock.now())
+    for timestamp in (first + HOUR // 2, first + HOUR - 5_000):  # a run itself takes some time
+        job.clock.advance(timestamp - job.clock.now())
         job.run()
         assert (asked.calls, job.sink("answers")) == ([first], [])
     job.clock.advance(5_000)

@@ -20,7 +20,7 @@ def end_with_parent() -> None:
     """End this process when its parent process is gone.
 
     Killing a task in Airflow kills spark-submit's JVM. A driver that waits for Spark notices it; a driver that is
-    busy in Python, for example committing, would continue without a parent. It is safe to end it at any moment,
+    busy in Python, for example committing, would continue without a parent. It is safe to end it at any time,
     because the commit protocol tolerates it.
     """
     parent = os.getppid()

@@ -11,7 +11,7 @@ from headrace.storage.delta_log import CHANGE_FEED, DeltaCommit, LoggedFile, Tab
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaFaults:
+class DeltaErrors:
     """Maker of the errors of one source's table."""
 
     source: str

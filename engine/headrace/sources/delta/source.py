@@ -18,7 +18,7 @@ from headrace.api.records import RowKind
 from headrace.config import JobConfig, SourceConfig, StartKind
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.records.source_columns import EventTimeLimit
-from headrace.sources.delta.errors import DeltaFaults
+from headrace.sources.delta.errors import DeltaErrors
 from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, count_rows_of, null_columns, read_rows
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
 from headrace.sources.kafka.landed import Topic
@@ -60,7 +60,7 @@ class DeltaSource(Source):
         """Keep the source as the pipeline declares it, and its `config` in the job's file. Read nothing yet."""
         self._node, self._name, self._config, self._storage = source, source.name, config, storage
         self._log = DeltaLog(config.path, storage.options)
-        self._faults = DeltaFaults(source.name, config, job)
+        self._errors = DeltaErrors(source.name, config, job)
         self._files: dict[tuple[int, bool], list[SourceFile]] = {}
 
     @staticmethod
@@ -125,7 +125,7 @@ class DeltaSource(Source):
         try:
             return count_rows_of(self._storage.at(file.path), _logged(file))
         except FileNotFoundError as error:
-            raise self._faults.vacuumed(version_of(file.name), file.path) from error
+            raise self._errors.vacuumed(version_of(file.name), file.path) from error
         except UNREADABLE as error:
             if self._config.on_bad_file == "quarantine" and is_damage(error):
                 return 0
@@ -139,7 +139,7 @@ class DeltaSource(Source):
         try:
             return event_times_of(self.read(file, self._node, self._storage), self._node, limit)
         except FileNotFoundError as error:
-            raise self._faults.vacuumed(version_of(file.name), file.path) from error
+            raise self._errors.vacuumed(version_of(file.name), file.path) from error
         except UNREADABLE as error:
             if self._config.on_bad_file == "quarantine" and is_damage(error):
                 return pa.nulls(self.rows(file), pa.int64())
@@ -177,9 +177,9 @@ class DeltaSource(Source):
 
     def _problems(self) -> Iterator[str]:
         latest = self._versions()[-1]
-        fault = self._faults.of_snapshot(latest, self._guarded(latest), ())
-        if fault is not None:
-            yield str(fault)
+        problem = self._errors.of_snapshot(latest, self._guarded(latest), ())
+        if problem is not None:
+            yield str(problem)
             return
         schema = self._log.schema(latest)
         own = (CHANGE_TYPE,) if self._config.change_feed else ()
@@ -222,23 +222,23 @@ class DeltaSource(Source):
         if (version, version == snapshot) in self._files:
             return self._files[version, version == snapshot]
         if version < versions[0]:
-            return self._faults.expired(version, versions[0] - 1)
+            return self._errors.expired(version, versions[0] - 1)
         try:
             state = self._log.state(version)
             if version == snapshot:
                 whole = self._log.files(version)
-                fault = self._faults.of_snapshot(version, state, whole)
+                problem = self._errors.of_snapshot(version, state, whole)
                 files = [self._file(version, SNAPSHOT, logged, state) for logged in whole]
             else:
                 commit = self._log.commit(version)
-                fault = self._faults.of_commit(commit, state)
+                problem = self._errors.of_commit(commit, state)
                 files = [*self._of_commit(commit, state)]
         except (StoreError, TableMissingError) as error:
             return self._damaged(version, error)
-        if fault is not None and checked:
-            return fault
+        if problem is not None and checked:
+            return problem
         files.sort(key=lambda file: file.name)
-        if fault is None:
+        if problem is None:
             self._files[version, version == snapshot] = files
         return files
 
@@ -293,17 +293,17 @@ class DeltaSource(Source):
             return _Place(self._first_since(start.value, versions))
         return _Place(start.value)
 
-    def _first_since(self, moment: int, versions: range) -> int:
-        """Return the first version whose commit is not older than a moment (ms)."""
+    def _first_since(self, timestamp: int, versions: range) -> int:
+        """Return the first version whose commit is not older than a timestamp (ms)."""
         try:
             first = next(
-                (version for version in versions if self._log.commit(version).timestamp >= moment), versions[-1] + 1
+                (version for version in versions if self._log.commit(version).timestamp >= timestamp), versions[-1] + 1
             )
         except StoreError as error:
             raise self._damaged(versions[0], error) from error
         if first == versions[0] and first > 0:
-            # Versions that the log no longer has may be younger than the moment, too.
-            raise self._faults.expired(first - 1, first - 1)
+            # Versions that the log no longer has may be younger than the timestamp, too.
+            raise self._errors.expired(first - 1, first - 1)
         return first
 
     def _check_table(self, position: TablePosition | None, place: _Place, versions: range) -> None:
@@ -311,12 +311,12 @@ class DeltaSource(Source):
         if position is None:
             return
         if position.version > versions[-1]:
-            raise self._faults.behind(versions[-1], position.version)
+            raise self._errors.behind(versions[-1], position.version)
         version = min(place.version, versions[-1])  # another table may be at the version that was read last
         if versions[0] <= version:
             table_id = self._guarded(version).table_id
             if table_id != position.table_id:
-                raise self._faults.replaced(table_id, position.table_id, version)
+                raise self._errors.replaced(table_id, position.table_id, version)
         last = position.last
         if last and version_of(last) == place.version and kind_of(last) != SNAPSHOT:
             was_feed = kind_of(last) != APPENDED
@@ -336,9 +336,9 @@ class DeltaSource(Source):
         if missing := sorted({*wanted} - files_by_name.keys()):
             version, first = version_of(missing[0]), self._versions()[0]
             raise (
-                self._faults.expired(version, first - 1)
+                self._errors.expired(version, first - 1)
                 if version < first
-                else self._faults.vacuumed(version, missing[0])
+                else self._errors.vacuumed(version, missing[0])
             )
         return [files_by_name[name] for name in wanted]
 

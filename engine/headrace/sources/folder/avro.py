@@ -228,9 +228,9 @@ class AvroFiles:
         records = list(_records(container))
         wanted = present_columns(node, [field["name"] for field in fields], columns)
         values = {column.name: [record[column.name] for record in records] for column in wanted}
-        faults: dict[int, str] = {}
-        table = typed_table(values, node, wanted, len(records), faults)
-        return FileRows(table, faults, lambda number: _text(records[number]))
+        problems: dict[int, str] = {}
+        table = typed_table(values, node, wanted, len(records), problems)
+        return FileRows(table, problems, lambda number: _text(records[number]))
 
 
 def _is_record(schema: Any) -> bool:

@@ -36,12 +36,12 @@ QUOTE: Final = '"'
 
 
 class CsvRow(NamedTuple):
-    """Row of a file: its line number (from 1), its text, and its fields; or the `fault` for which it has no fields."""
+    """Row of a file: its line number (from 1), its text, and its fields; or the `problem` for which it has no fields."""
 
     line: int
     text: str
     fields: Sequence[str | None]
-    fault: str | None = None
+    problem: str | None = None
 
 
 _BARE_RETURN: Final = "has a carriage return outside quotes, and other lines end with a line feed"
@@ -182,15 +182,15 @@ class CsvFiles:
     def read(self, file: Storage, node: SourceNode, columns: Collection[str] = ()) -> FileRows:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
         names, rows, width = self._rows(file, node)
-        faults = {
+        problems = {
             position: f"line {row.line} {why}"
             for position, row in enumerate(rows)
-            if (why := self._fault(row, width)) is not None
+            if (why := self._problem(row, width)) is not None
         }
         wanted = present_columns(node, names, columns)
-        values = {column.name: self._values(names.index(column.name), rows, column, faults) for column in wanted}
-        table = typed_table(values, node, wanted, len(rows), faults)
-        return FileRows(table, faults, lambda number: self._raw(rows[number]))
+        values = {column.name: self._values(names.index(column.name), rows, column, problems) for column in wanted}
+        table = typed_table(values, node, wanted, len(rows), problems)
+        return FileRows(table, problems, lambda number: self._raw(rows[number]))
 
     def _rows(self, file: Storage, node: SourceNode) -> _Rows:
         rows = list(self._parsed(content_of(file)))
@@ -206,9 +206,9 @@ class CsvFiles:
     def _header(self, row: CsvRow) -> list[str]:
         """Return the names in a header. Raises `DamagedFileError` for one that cannot be read."""
         names = self._names(row)
-        fault = self._fault_of_header(row, names)
-        if fault is not None:
-            msg = f"its header {fault}"
+        problem = self._problem_of_header(row, names)
+        if problem is not None:
+            msg = f"its header {problem}"
             raise DamagedFileError(msg)
         return names
 
@@ -220,28 +220,28 @@ class CsvFiles:
             names.pop()
         return names
 
-    def _fault_of_header(self, row: CsvRow, names: Sequence[str]) -> str | None:
+    def _problem_of_header(self, row: CsvRow, names: Sequence[str]) -> str | None:
         if _ESCAPED.search(row.text):
             return f"is not {self.options.encoding}"
-        if row.fault is not None:
-            return row.fault
+        if row.problem is not None:
+            return row.problem
         if not all(names):
             return "has a column without a name"
         twice = sorted({name for name in names if names.count(name) > 1})
         return f"has more than one column {', '.join(twice)}" if twice else None
 
-    def _fault(self, row: CsvRow, width: int) -> str | None:
+    def _problem(self, row: CsvRow, width: int) -> str | None:
         if _ESCAPED.search(row.text):
             return f"is not {self.options.encoding}"
-        if row.fault is not None:
-            return row.fault
+        if row.problem is not None:
+            return row.problem
         if len(row.fields) != width:
             what = "the header has" if self.options.header else "the record has"
             return f"has {counted(len(row.fields), 'field')}, {what} {width}"
         return None
 
-    def _values(self, place: int, rows: Sequence[CsvRow], column: Column, faults: Mapping[int, str]) -> list[Any]:
-        texts = [None if position in faults else row.fields[place] for position, row in enumerate(rows)]
+    def _values(self, place: int, rows: Sequence[CsvRow], column: Column, problems: Mapping[int, str]) -> list[Any]:
+        texts = [None if position in problems else row.fields[place] for position, row in enumerate(rows)]
         parse = column.kind.parse
         return texts if parse is None else [None if text is None else parse(text) for text in texts]
 

@@ -40,7 +40,7 @@ class DecodedRows(NamedTuple):
     """Rows with the columns of a record, the reasons of those that do not fit, and those of them that are skipped without a word."""
 
     table: pa.Table
-    faults: Mapping[int, str]
+    problems: Mapping[int, str]
     skipped: frozenset[int]
 
 
@@ -68,12 +68,12 @@ class RowsBefore(NamedTuple):
 class FileRows:
     """All rows of a file, also bad ones, in the file's order.
 
-    `faults` has the reasons of bad rows by row number; a bad row is null in each column that cannot be read. `texts` returns
+    `problems` has the reasons of bad rows by row number; a bad row is null in each column that cannot be read. `texts` returns
     a row's text in the file; None for formats without text, whose rows are columns only.
     """
 
     table: pa.Table
-    faults: Mapping[int, str] = field(default_factory=dict)
+    problems: Mapping[int, str] = field(default_factory=dict)
     texts: Callable[[int], str] | None = field(default=None, repr=False)
     decoder: RowDecoder | None = None
     """Decoder of the rows, where the columns of `table` are not those of the record."""
@@ -134,11 +134,11 @@ def typed_table(
     node: SourceNode,
     columns: Sequence[Column],
     rows: int,
-    faults: dict[int, str],
+    problems: dict[int, str],
     *,
     of_file: bool = True,
 ) -> pa.Table:
-    """Convert plain values by column to a table; add the first fault of each row to `faults`, unless it has one already.
+    """Convert plain values by column to a table; add the first problem of each row to `problems`, unless it has one already.
 
     Raises `DamagedFileError` for rows `of_file` with a value for which a file is refused as a whole.
     """
@@ -147,13 +147,13 @@ def typed_table(
     for column in columns:
         if column.name in values:
             record = node.record if column.name in fields else None
-            arrays[column.name], column_faults = to_column(values[column.name], column, record)
-            for position, fault in column_faults.items():
-                why = f"{column.name}{fault.path} {fault.why}"
-                if of_file and fault.of_file:
+            arrays[column.name], column_problems = to_column(values[column.name], column, record)
+            for position, problem in column_problems.items():
+                why = f"{column.name}{problem.path} {problem.why}"
+                if of_file and problem.of_file:
                     msg = f"row {position}: {why}"
                     raise DamagedFileError(msg)
-                faults.setdefault(position, why)
+                problems.setdefault(position, why)
     if not arrays:  # an Arrow table without a column has no rows
         return pa.table({"": pa.nulls(rows)})
     return pa.table(arrays)

@@ -52,10 +52,10 @@ class JsonLines:
     def read(self, file: Storage, node: SourceNode, columns: Collection[str] = ()) -> FileRows:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
         lines = _lines(file)
-        faults: dict[int, str] = {}
+        problems: dict[int, str] = {}
         rows = JsonRows(node, wanted_columns(node, columns))
-        table = rows.table([line.content for line in lines], faults, lambda position: lines[position].place)
-        return FileRows(table, faults, lambda number: lines[number].content.decode(errors="backslashreplace"))
+        table = rows.table([line.content for line in lines], problems, lambda position: lines[position].place)
+        return FileRows(table, problems, lambda number: lines[number].content.decode(errors="backslashreplace"))
 
 
 def _lines(file: Storage) -> list[_Line]:

@@ -91,7 +91,7 @@ class FolderListing:
             )
             raise SourceError(msg) from error
         if interval is None:
-            msg = f"file '{name}' of source '{self._name}' does not fit the interval pattern '{pattern.text}' in {pattern.zone}: no moment has this name"
+            msg = f"file '{name}' of source '{self._name}' does not fit the interval pattern '{pattern.text}' in {pattern.zone}: no timestamp has this name"
             raise SourceError(msg)
         return Interval(*interval)
 

@@ -21,7 +21,7 @@ from headrace.records.source_columns import EventTimeLimit
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
 from headrace.sources.folder.formats import format_of, read_file
 from headrace.sources.folder.listing import UNKNOWN, FolderListing, content_digests, stamp
-from headrace.sources.interval import Interval, moment_text
+from headrace.sources.interval import Interval, timestamp_text
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.position import NO_FACTS, FolderPosition, Position, SourceFacts, TakenFile, digest
 from headrace.sources.row_check import column_problems, event_times_of
@@ -295,7 +295,7 @@ class FolderSource(Source):
         if own is None:
             ways.insert(0, "Give them later names")
         if interval is not None:
-            start, end = moment_text(interval.start), moment_text(interval.end)
+            start, end = timestamp_text(interval.start), timestamp_text(interval.end)
             ways.insert(
                 0, f"'headrace backfill {job} --from {start} --to {end}' computes its interval again, on a branch"
             )

@@ -10,7 +10,7 @@ from headrace.errors import SourceError
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaFaults:
+class KafkaErrors:
     """Maker of the errors of one source."""
 
     source: str

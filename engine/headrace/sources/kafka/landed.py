@@ -87,7 +87,7 @@ def parse_landed(name: str) -> LandedName | None:
 
 
 def messages_name(name: str) -> str:
-    """Return the name of the messages' file for the name of a file that a Spark step made of them; any other name stays."""
+    """Return the name of the messages' file for the name of a file that a Spark transform made of them; any other name stays."""
     return name.partition("~")[0]  # no topic has a tilde in its name
 
 
@@ -130,7 +130,7 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """State of a topic at one moment: its id, which changes when the topic is deleted and created again, and its partitions."""
+    """State of a topic at one time: its id, which changes when the topic is deleted and created again, and its partitions."""
 
     topic_id: str
     partitions: Mapping[int, Bounds]
@@ -146,8 +146,8 @@ class Topic(Protocol):
         """Ask the brokers for the topic's id and partitions."""
         ...
 
-    def offsets_at(self, moment: int) -> Mapping[int, int]:
-        """Return for each partition the first offset whose message is not older than a moment (ms), or its end without one."""
+    def offsets_at(self, timestamp: int) -> Mapping[int, int]:
+        """Return for each partition the first offset whose message is not older than a timestamp (ms), or its end without one."""
         ...
 
     def land(self, ranges: Mapping[OffsetRange, str], folder: Storage) -> None:

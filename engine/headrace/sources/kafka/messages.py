@@ -76,13 +76,13 @@ class MessageReader:
         """Return the rows of messages; `table` comes from `read_messages`."""
         values = table["value"].to_pylist()
         tombstones = {position: _TOMBSTONE for position, value in enumerate(values) if value is None}
-        faults: dict[int, str] = {}
+        errors: dict[int, str] = {}
         if _IS_UTF8 in table.schema.names:
             wrong = pc.indices_nonzero(pc.invert(table[_IS_UTF8])).to_pylist()
-            faults = dict.fromkeys(wrong, _NOT_UTF8)
-            values = [None if position in faults else value for position, value in enumerate(values)]
-        rows = self._rows.table(values, faults, lambda _: "the value")
-        return DecodedRows(rows, {**faults, **tombstones}, frozenset(tombstones if self._skips else ()))
+            errors = dict.fromkeys(wrong, _NOT_UTF8)
+            values = [None if position in errors else value for position, value in enumerate(values)]
+        rows = self._rows.table(values, errors, lambda _: "the value")
+        return DecodedRows(rows, {**errors, **tombstones}, frozenset(tombstones if self._skips else ()))
 
     def places(self, table: pa.Table, positions: Sequence[int]) -> Sequence[str]:
         """Return where messages are in their topic, as TOPIC-PARTITION@OFFSET."""

@@ -23,7 +23,7 @@ from headrace.records.source_columns import EventTimeLimit
 from headrace.records.watermarks import latest
 from headrace.sources.folder.format import UNREADABLE, FileRows, unreadable
 from headrace.sources.folder.parquet import count_rows
-from headrace.sources.kafka.errors import KafkaFaults
+from headrace.sources.kafka.errors import KafkaErrors
 from headrace.sources.kafka.landed import (
     LandedName,
     OffsetRange,
@@ -77,7 +77,7 @@ class KafkaSource(Source):
         On a branch, `job_folder` has the landed files of the job.
         """
         self.node, self.config, self.folder = source, config, folder
-        self.faults = KafkaFaults(source.name, config, is_branch=job_folder is not None, job=job)
+        self.errors = KafkaErrors(source.name, config, is_branch=job_folder is not None, job=job)
         self._topic, self._job_folder = topic, job_folder
         self._state: TopicState | None = None
         self._landed: dict[str, LandedName] | None = None
@@ -109,11 +109,11 @@ class KafkaSource(Source):
         state = self._state = self._reader().state()
         read = facts.position_as(TopicPosition) or (None if until is None else until.position_as(TopicPosition))
         if read is not None and read.topic_id != state.topic_id:
-            raise self.faults.replaced(state.topic_id, read.topic_id)
+            raise self.errors.replaced(state.topic_id, read.topic_id)
         known = dict(facts.partitions)
         recorded = {} if until is None else until.partitions
         if missing := sorted((known.keys() | recorded.keys()) - state.partitions.keys()):
-            raise self.faults.without(missing[0])
+            raise self.errors.without(missing[0])
         if until is not None:
             return _with(facts, {**{name: _beginning(own) for name, own in recorded.items()}, **known}, state)
         new = sorted(state.partitions.keys() - known.keys())
@@ -191,7 +191,7 @@ class KafkaSource(Source):
             names.append(self._next_range(partition, position, bounds.end) if landed is None else landed.name)
             position = _end_of(names[-1])
         if position > bounds.end and not names and not self._is_skipped_to(partition, position):
-            raise self.faults.behind(partition, bounds.end, position)
+            raise self.errors.behind(partition, bounds.end, position)
         return names
 
     def recorded_ranges(self, partition: int, position: int, until: PartitionPosition) -> list[str]:
@@ -224,9 +224,9 @@ class KafkaSource(Source):
             around = self._landed_around(partition, position)
             if around is None:
                 raise (
-                    self.faults.expired(partition, position, first)
+                    self.errors.expired(partition, position, first)
                     if position < first
-                    else self.faults.behind(partition, last, position)
+                    else self.errors.behind(partition, last, position)
                 )
             end = min(end, around.range.end)
         else:
@@ -384,7 +384,7 @@ class KafkaPartition(Source):
         begun = position.begun
         names = [*begun, *self._next(position.next, is_recorded=want.until is not None)]
         if missing := sorted({*begun} - self._whole.find(begun).keys()):
-            raise self._whole.faults.not_landed(self._whole.folder.uri, missing)
+            raise self._whole.errors.not_landed(self._whole.folder.uri, missing)
         if names and not begun:
             self._whole.schedule_landing(names[0])
         files = tuple(self._whole.file(name) for name in names)

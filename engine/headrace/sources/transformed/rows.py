@@ -1,6 +1,6 @@
 """Input rows of a Spark transform, its dimension tables, and checks of its result.
 
-Dimension tables of a Spark step over a source: the version of each that a micro-batch sees, and its rows.
+Dimension tables of a Spark transform over a source: the version of each that a micro-batch sees, and its rows.
 
 A micro-batch fixes the versions when it makes its first rows, and each file of these rows records them. So a micro-batch that
 is repeated after a crash sees the same versions. A replayed one sees the versions that its checkpoint recorded.
@@ -39,7 +39,7 @@ class Refused(NamedTuple):
 
 
 def input_schema(node: SourceNode) -> pa.Schema:
-    """Return the input columns of a step: the fields of the source's record, with times as timestamps, and the row kind."""
+    """Return the input columns of a transform: the fields of the source's record, with times as timestamps, and the row kind."""
     fields = [pa.field(column.name, column.sink_type) for column in columns_of(node.record)]
     if node.row_kind is not None and node.row_kind not in node.record.__struct_fields__:
         fields.append(pa.field(node.row_kind, pa.string()))
@@ -54,11 +54,11 @@ def columns_of_rows(node: SourceNode, rows: FileRows) -> CheckedRows:
     check = RowCheck(node, rows.decoder)
     if (problem := check.problem(rows.table)) is not None:
         raise DamagedFileError(problem)
-    return check.check(rows.table, rows.faults)
+    return check.check(rows.table, rows.problems)
 
 
-def step_input(columns: pa.StructArray, kinds: pa.Array, node: SourceNode) -> pa.Table:
-    """Return the good rows as the input of a step, in their order."""
+def transform_input(columns: pa.StructArray, kinds: pa.Array, node: SourceNode) -> pa.Table:
+    """Return the good rows as the input of a transform, in their order."""
     schema, is_good = input_schema(node), columns.is_valid()
     good = columns.filter(is_good)
     arrays = [column.kind.to_sink(good.field(column.name)) for column in columns_of(node.record)]
@@ -71,11 +71,13 @@ def step_input(columns: pa.StructArray, kinds: pa.Array, node: SourceNode) -> pa
 def refused_rows(rows: FileRows, bad: Sequence[BadRow], name: str) -> list[Refused]:
     """Return the rows that do not fit the source's record; `name` is that of the file."""
     in_order = sorted(bad, key=lambda row: row.position)
-    return [Refused(f"{name}:{row.position}, before the step: {row.error}", rows.raw(row.position)) for row in in_order]
+    return [
+        Refused(f"{name}:{row.position}, before the transform: {row.error}", rows.raw(row.position)) for row in in_order
+    ]
 
 
 def misfits(schema: pa.Schema, node: SourceNode) -> list[str]:
-    """Return the reasons why the columns of a step's result do not fit the record of `node`."""
+    """Return the reasons why the columns of a transform's result do not fit the record of `node`."""
     record, problems = node.record, list[str]()
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     problems += [f"the result has two columns '{name}'" for name in twice]
@@ -101,7 +103,7 @@ Versions = Mapping[str, int]
 
 @dataclass(slots=True)
 class DimensionTables:
-    """Dimension tables of one source's step; `paths` has their locations by name."""
+    """Dimension tables of one source's transform; `paths` has their locations by name."""
 
     source: str
     paths: Mapping[str, str]
@@ -144,7 +146,7 @@ class DimensionTables:
                 f"source '{self.source}': cannot read version {version} of its table '{name}' ({self.paths[name]}): {why:.300}. Nothing "
                 "was taken in. A repeated or replayed micro-batch reads the version that it read first. If VACUUM has removed that "
                 "version, bring its files back. On a branch, 'replay.tables: latest' in the job's file reads the present version instead; "
-                "docs/spark-steps.md says how the job itself goes on with that."
+                "docs/spark-transforms.md says how the job itself goes on with that."
             ) from error
         return _sorted(rows)
 

@@ -1,12 +1,12 @@
-"""Results of a Spark step over a source, landed as files of the job.
+"""Results of a Spark transform over a source, landed as files of the job.
 
-The step runs once for each file of the source, separately. Its rows are landed (like a topic's messages, see
+The transform runs once for each file of the source, separately. Its rows are landed (like a topic's messages, see
 `headrace.sources.kafka.landed`) before any of them is taken in. Tasks read the landed file instead of the source's file, so a repeated
-micro-batch has the same rows in the same order. A landed file is named after the source's file and a digest of the step:
+micro-batch has the same rows in the same order. A landed file is named after the source's file and a digest of the transform:
 
     2026-03-01.json~1f3a9c2e.parquet    landed in    <job folder>/landed/<source>/2026-03-01.json~1f3a9c2e.parquet
 
-Rows of the source that do not fit its own record never reach the step. They are at the end of the landed file, with the reason.
+Rows of the source that do not fit its own record never reach the transform. They are at the end of the landed file, with the reason.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TRANSFORMED: Final = "transformed"
 
 ERROR: Final = "_headrace_error"
 RAW: Final = "_headrace_raw"
-"""Columns of a landed file: the reason why a row was refused before the step, and the row's text."""
+"""Columns of a landed file: the reason why a row was refused before the transform, and the row's text."""
 
 ORIGIN: Final = b"headrace.origin"
 """Key of a landed file's `Origin` in the metadata, as JSON."""
@@ -59,7 +59,7 @@ _LONGEST: Final = 180
 
 
 DOUBTFUL: Final = b"headrace.doubtful_times"
-"""Key of the number of doubtful times that were found before the step."""
+"""Key of the number of doubtful times that were found before the transform."""
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -70,26 +70,26 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Derivation(Protocol):
-    """Spark step over one source, as the driver sees it."""
+    """Spark transform over one source, as the driver sees it."""
 
     @property
     def tables(self) -> DimensionTables:
-        """Dimension tables of the step."""
+        """Dimension tables of the transform."""
         ...
 
     def digest(self) -> str:
-        """Return 8 hexadecimal digits that identify the step's plan.
+        """Return 8 hexadecimal digits that identify the transform's plan.
 
-        Raises `ConfigError` for a step that Spark cannot plan, that combines several rows, or whose columns do not fit the
+        Raises `ConfigError` for a transform that Spark cannot plan, that combines several rows, or whose columns do not fit the
         record.
         """
         ...
 
     def derive(self, files: Mapping[str, SourceFile], origin: Origin) -> None:
-        """Run the step over each of the source's files, in order, and land its rows at the path that is the file's key.
+        """Run the transform over each of the source's files, in order, and land its rows at the path that is the file's key.
 
         A landed file is complete or missing, also after an error. Raises `SourceError` for a file that cannot be read, and
-        for a value that makes the step fail.
+        for a value that makes the transform fail.
         """
         ...
 
@@ -112,7 +112,7 @@ def write_derived(
     doubtful: int = 0,
     origin: Origin = Origin(),  # noqa: B008 - frozen
 ) -> None:
-    """Write derived rows of `schema`, in the order of `batches`; after them, the rows `refused` before the step. `doubtful` times were found there.
+    """Write derived rows of `schema`, in the order of `batches`; after them, the rows `refused` before the transform. `doubtful` times were found there.
 
     Only one batch is in memory at a time. Raises `StorageError` where the file cannot be written.
     """
@@ -137,17 +137,17 @@ def write_derived(
 
 
 def read_derived(file: Storage, stored: str = "") -> FileRows:
-    """Read a landed file of derived rows; its faults are the rows that were refused before the step. `stored` is the file that they are from."""
+    """Read a landed file of derived rows; its problems are the rows that were refused before the transform. `stored` is the file that they are from."""
     table = pq.ParquetFile(file.open()).read()
     errors, raw = table[ERROR].to_pylist(), table[RAW].to_pylist()
-    faults = {number: error for number, error in enumerate(errors) if error is not None}
+    problems = {number: error for number, error in enumerate(errors) if error is not None}
     columns = table.drop_columns([ERROR, RAW])
     doubtful = int((table.schema.metadata or {}).get(DOUBTFUL, b"0"))
     return FileRows(
         columns,
-        faults,
-        lambda number: raw[number] if number in faults else raw_row(columns, number),
-        before=RowsBefore(stored, len(faults), doubtful),
+        problems,
+        lambda number: raw[number] if number in problems else raw_row(columns, number),
+        before=RowsBefore(stored, len(problems), doubtful),
     )
 
 
@@ -156,11 +156,11 @@ def _is_derived(file: SourceFile) -> bool:
 
 
 class TransformedSource(Source):
-    """Source whose files hold the results of a Spark step over the files of another source."""
+    """Source whose files hold the results of a Spark transform over the files of another source."""
 
-    def __init__(self, node: SourceNode, stored: Source, folder: Storage, step: Derivation | None = None) -> None:
-        """Keep the source below (`stored`) and the `folder` of landed files. Without a `step`, rows of `stored` are taken unchanged."""
-        self.node, self.stored, self._folder, self._step = node, stored, folder, step
+    def __init__(self, node: SourceNode, stored: Source, folder: Storage, transform: Derivation | None = None) -> None:
+        """Keep the source below (`stored`) and the `folder` of landed files. Without a `transform`, rows of `stored` are taken unchanged."""
+        self.node, self.stored, self._folder, self._transform = node, stored, folder, transform
         self._below: dict[str, SourceFile] = {}
         self._ahead: tuple[SourceFile, ...] = ()
         self._landed: set[str] = set()
@@ -182,7 +182,7 @@ class TransformedSource(Source):
     def pieces(
         self, name: str, facts: SourceFacts, recorded: SourceFacts, until: SourceFacts | None = None
     ) -> Sequence[Piece]:
-        """Return the pieces of the source below, each with the same step over it."""
+        """Return the pieces of the source below, each with the same transform over it."""
         below = self.stored.pieces(name, facts, recorded, until)
         return [piece._replace(source=self._over(piece.source)) for piece in below]
 
@@ -191,10 +191,10 @@ class TransformedSource(Source):
         return self.stored.joined(facts, moved)
 
     def _over(self, stored: Source) -> TransformedSource:
-        """Return the same step over a piece of the source below; itself over the whole."""
+        """Return the same transform over a piece of the source below; itself over the whole."""
         if stored is self.stored:
             return self
-        return TransformedSource(self.node, stored, self._folder, self._step)
+        return TransformedSource(self.node, stored, self._folder, self._transform)
 
     def begin(self, facts: SourceFacts, timeline: Timeline, recorded: Sequence[SourceFacts]) -> None:
         """Begin a micro-batch at the facts of the last checkpoint.
@@ -203,27 +203,27 @@ class TransformedSource(Source):
         a file are made with the versions of dimension tables that one of them has for this file, and else with those of the first one.
         """
         self._recorded = recorded
-        if self._step is not None:
-            self._step.tables.begin((facts, timeline), recorded[0].tables if recorded else ())
+        if self._transform is not None:
+            self._transform.tables.begin((facts, timeline), recorded[0].tables if recorded else ())
 
     def prepare(self, files: Sequence[SourceFile]) -> None:
         """Land the rows of these files, unless they are landed already.
 
-        Raises `SourceError` for a file whose rows an earlier step has made and that is gone, and as `Derivation.derive` does.
+        Raises `SourceError` for a file whose rows an earlier transform has made and that is gone, and as `Derivation.derive` does.
         """
-        if self._step is None:
+        if self._transform is None:
             return
         missing = [file for file in files if _is_derived(file) and not self._is_landed(file)]
         if not missing:
             return
         for file in missing:
-            if file.name != derived_name(stored_name(file.name), self._step.digest()):
+            if file.name != derived_name(stored_name(file.name), self._transform.digest()):
                 raise self._missing(file)
             self.stored.prepare([self._below[file.name]])
         for versions, files_of_versions in itertools.groupby(missing, self._versions_for):
             derived = [*files_of_versions]
-            origin = Origin({**versions}, self._step.tables.place)
-            self._step.derive({file.path: self._below[file.name] for file in derived}, origin)
+            origin = Origin({**versions}, self._transform.tables.place)
+            self._transform.derive({file.path: self._below[file.name] for file in derived}, origin)
             self._landed |= {file.name for file in derived}
 
     # ------------------------------------------------------------------------------------------------ as a `Source`
@@ -233,7 +233,7 @@ class TransformedSource(Source):
 
         Raises as the source below and `Derivation.digest` do.
         """
-        digest = None if self._step is None else self._step.digest()
+        digest = None if self._transform is None else self._transform.digest()
         unread = {stored_name(name): name for name in since.begun}
         below = self.stored.plan(since.with_begun(tuple(unread), since.rows), want)
         if digest is None:
@@ -246,7 +246,7 @@ class TransformedSource(Source):
         return replace(below, files=self._ahead, beyond=beyond)
 
     def listed(self) -> Sequence[SourceFile]:
-        """Return all files of the source below the step, in order."""
+        """Return all files of the source below the transform, in order."""
         return self.stored.listed()
 
     def find(self, names: Collection[str]) -> dict[str, SourceFile]:
@@ -294,7 +294,7 @@ class TransformedSource(Source):
         """Return the facts after these files. They hold names of the source's files, and versions of dimension tables."""
         below = replace(ahead, files=tuple(self._below.get(file.name, file) for file in ahead.files), beyond=())
         passed = self.stored.facts_after(since, below, [self._below.get(file.name, file) for file in files])
-        if self._step is None or not self._step.tables.paths or not files or not self._is_landed(files[-1]):
+        if self._transform is None or not self._transform.tables.paths or not files or not self._is_landed(files[-1]):
             return passed
         file_versions = tuple(
             FileVersions(stored_name(file.name), self._recorded_form(self._origin(file).tables))
@@ -323,8 +323,8 @@ class TransformedSource(Source):
 
     def _versions_for(self, file: SourceFile) -> Versions:
         """Return the versions of dimension tables to make the rows of a file with."""
-        assert self._step is not None  # noqa: S101 - asked where rows are made
-        tables = self._step.tables
+        assert self._transform is not None  # noqa: S101 - asked where rows are made
+        tables = self._transform.tables
         recorded = (facts.versions_of(stored_name(file.name)) for facts in self._recorded)
         own = {table.name: table.version for table in next(filter(None, recorded), ())}
         if tables.paths.keys() <= own.keys():
@@ -337,11 +337,11 @@ class TransformedSource(Source):
 
     def _versions_of_earlier_attempt(self) -> Versions | None:
         """Return the versions that an earlier attempt of this micro-batch has read; None if it has landed nothing."""
-        assert self._step is not None  # noqa: S101 - asked where rows are made
-        if self._step.tables.paths:
+        assert self._transform is not None  # noqa: S101 - asked where rows are made
+        if self._transform.tables.paths:
             for file in itertools.takewhile(self._is_landed, self._ahead):
                 origin = self._origin(file)
-                if origin.place == self._step.tables.place:
+                if origin.place == self._transform.tables.place:
                     return origin.tables
         return None
 
@@ -355,6 +355,6 @@ class TransformedSource(Source):
 
     def _missing(self, file: SourceFile) -> SourceError:
         return SourceError(
-            f"source '{self.node.name}': {file.path} is gone, and not all of its rows were taken in yet. The step that made them has "
-            "changed since. Nothing was taken in. Put the file back, go back to the former step, or restore a checkpoint before it."
+            f"source '{self.node.name}': {file.path} is gone, and not all of its rows were taken in yet. The transform that made them has "
+            "changed since. Nothing was taken in. Put the file back, go back to the former transform, or restore a checkpoint before it."
         )

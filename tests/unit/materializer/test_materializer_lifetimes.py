@@ -297,26 +297,26 @@ class Model:
         self.passed = -1
 
     def end(self, watermark):
-        """Let the watermark pass each moment: what waits for it is settled, then rows expire."""
+        """Let the watermark pass each timestamp: what waits for it is settled, then rows expire."""
         if watermark is None:
             return
-        for moment in [*range(self.passed + 1, watermark), watermark]:
-            self.settle(moment)
-            self.expire(moment)
+        for timestamp in [*range(self.passed + 1, watermark), watermark]:
+            self.settle(timestamp)
+            self.expire(timestamp)
         self.passed = watermark
 
-    def settle(self, moment):
-        settled = [entry for entry in self.rows if entry[1] <= moment]
+    def settle(self, timestamp):
+        settled = [entry for entry in self.rows if entry[1] <= timestamp]
         if len(settled) > 1 and self.policy is OnConflict.DO_NOTHING:
-            self.rows = [entry for entry in self.rows if entry is settled[0] or entry[1] > moment]
+            self.rows = [entry for entry in self.rows if entry is settled[0] or entry[1] > timestamp]
         if len(settled) > 1 and self.policy is OnConflict.DEDUPLICATE:
-            self.rows = [entry for entry in self.rows if entry is settled[-1] or entry[1] > moment]
+            self.rows = [entry for entry in self.rows if entry is settled[-1] or entry[1] > timestamp]
 
-    def expire(self, moment):
+    def expire(self, timestamp):
         if self.has_ttl:
             newest = max((at for _, at in self.rows), default=0)
             stamp = (lambda _: newest) if self.legacy else (lambda at: at)
-            self.rows = [(row, at) for row, at in self.rows if max(stamp(at), self.since) + TTL > moment]
+            self.rows = [(row, at) for row, at in self.rows if max(stamp(at), self.since) + TTL > timestamp]
 
     def take(self, kind, row, at, watermark):
         self.end(watermark)

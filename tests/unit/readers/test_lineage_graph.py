@@ -8,7 +8,7 @@ from headrace import clock
 from headrace.commit.branch_code import on_branch
 from headrace.edits.fork import fork
 from headrace.edits.restore import restore
-from headrace.readers.graph import CheckpointName, line_graph
+from headrace.readers.graph import CheckpointName, lineage_graph
 from tests.unit.support.branched_job import BranchedJob
 
 
@@ -30,7 +30,7 @@ def job_at(number):
 
 
 def test_job_without_branches_is_a_single_line(job):
-    graph = line_graph(job.config)
+    graph = lineage_graph(job.config)
     assert [node.name for node in graph.nodes] == [job_at(2), job_at(1), job_at(0)]
     assert edges(graph) == {job_at(2): job_at(1), job_at(1): job_at(0), job_at(0): None}
     assert (graph.head, graph.has_forks) == (job_at(2), False)
@@ -40,7 +40,7 @@ def test_line_of_branch_continues_from_fork(job):
     fork(job.config, "other", 1, "somebody")
     job.feed(("cyd", 1))
     job.run("other")
-    graph = line_graph(job.config)
+    graph = lineage_graph(job.config)
     assert edges(graph)[CheckpointName("other", 2)] == job_at(1)
     assert edges(graph)[CheckpointName("other", 3)] == CheckpointName("other", 2)
     assert CheckpointName("other", 1) not in edges(graph), "that is the job's"
@@ -51,14 +51,14 @@ def test_line_of_branch_continues_from_fork(job):
 def test_graph_of_a_branch_leaves_others_out(job):
     fork(job.config, "other", 1, "somebody")
     fork(job.config, "third", 1, "somebody")
-    graph = line_graph(on_branch(job.config, "other"))
-    assert {node.name.line for node in graph.nodes} == {None, "other"}
+    graph = lineage_graph(on_branch(job.config, "other"))
+    assert {node.name.lineage for node in graph.nodes} == {None, "other"}
     assert graph.head == CheckpointName("other", 2)
 
 
 def test_line_continues_from_the_restored_checkpoint(job):
     restore(job.config, 1, "wrong input", "somebody")
-    graph = line_graph(job.config)
+    graph = lineage_graph(job.config)
     assert edges(graph)[job_at(3)] == job_at(1)
     assert {node.name.checkpoint_id: node.on_line for node in graph.nodes} == {3: True, 2: False, 1: True, 0: True}
 
@@ -67,6 +67,6 @@ def test_graph_order_ignores_the_clocks_of_checkpoints(job):
     with clock.installed(clock.VirtualClock(0)):
         fork(job.config, "other", 2, "somebody")
         restore(job.config, 1, "wrong input", "somebody")
-    graph = line_graph(job.config)
+    graph = lineage_graph(job.config)
     places = {node.name: place for place, node in enumerate(graph.nodes)}
     assert all(node.before is None or places[node.name] < places[node.before] for node in graph.nodes)

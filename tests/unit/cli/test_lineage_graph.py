@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli.graphs import GraphRow, graph_lines, graph_rows
-from headrace.readers.graph import CheckpointName, LineNode
+from headrace.readers.graph import CheckpointName, LineageNode
 
 
 @st.composite
@@ -16,7 +16,7 @@ def trees(draw):
     before = [None, *(draw(st.integers(0, number - 1)) for number in range(1, count))]
     names = [CheckpointName(draw(st.sampled_from((None, "one"))), number) for number in range(count)]
     nodes = [
-        LineNode(name, None, None if number is None else names[number], on_line=draw(st.booleans()))
+        LineageNode(name, None, None if number is None else names[number], on_line=draw(st.booleans()))
         for name, number in zip(names, before, strict=True)
     ]
     return nodes[::-1], draw(st.sampled_from(names))

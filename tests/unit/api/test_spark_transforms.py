@@ -1,4 +1,4 @@
-"""A Spark step over a source in a pipeline: where it is allowed, its record type, and its use in harnesses."""
+"""A Spark transform over a source in a pipeline: where it is allowed, its record type, and its use in harnesses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_plan_has_the_rows_of_the_result(orders):
     (source,) = plan.sources
     assert source.record is Item
     assert source.stored.record is Order
-    assert source.step.tables == ("dims",)
+    assert source.transform.tables == ("dims",)
     assert (plan.ranks(), plan.edges()) == ({}, {})
 
 
@@ -53,12 +53,12 @@ REFUSED = {
     "behind a map": (
         lambda orders: orders.filter(bool).sql(QUERY),
         ValueError,
-        r"sql\(\) of 'filter bool': Spark's step must come first, directly behind source\(\)",
+        r"sql\(\) of 'filter bool': Spark's transform must come first, directly behind source\(\)",
     ),
     "behind another": (
         lambda orders: orders.sql(QUERY, record=Item).spark(lambda df: df),
         ValueError,
-        r"spark\(\) of 'sql': Spark's step must come first",
+        r"spark\(\) of 'sql': Spark's transform must come first",
     ),
     "keyed": (lambda orders: orders.key_by("id").sql(QUERY), ValueError, "must be followed by"),
     "no event time": (lambda orders: orders.sql(QUERY, record=Timeless), ValueError, "Timeless has no such field"),
@@ -82,7 +82,7 @@ def test_source_with_step_has_no_other_use(orders):
     orders.sql(QUERY, record=Item).sink("items")
     orders.filter(bool).sink("orders_again")
     (problem,) = problems_of(orders._pipeline)
-    assert "source 'orders' goes to Spark's step 'sql', and to 'filter bool' as well" in problem
+    assert "source 'orders' goes to Spark's transform 'sql', and to 'filter bool' as well" in problem
 
 
 def test_harness_takes_rows_of_the_result(orders):
@@ -103,8 +103,8 @@ def test_tables_are_bound_by_the_job(orders):
 
 
 def test_code_of_the_page_runs(monkeypatch):
-    page = page_module("spark-steps", monkeypatch)
-    assert [source.step.name for pipeline in (page.shop, page.again) for source in sources_of(pipeline)] == [
+    page = page_module("spark-transforms", monkeypatch)
+    assert [source.transform.name for pipeline in (page.shop, page.again) for source in sources_of(pipeline)] == [
         "sql",
         "spark priced",
     ]

@@ -1,4 +1,4 @@
-"""Pipelines whose sources have a step of Spark's, and the rows that a plain program makes of the same input."""
+"""Pipelines whose sources have a transform of Spark's, and the rows that a plain program makes of the same input."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def everything(_: Item) -> str:
     return "all"
 
 
-pipeline = Pipeline("steps")
+pipeline = Pipeline("transforms")
 orders = pipeline.source("orders", Order, event_time="at")
 items = orders.sql(QUERY, record=Item, tables=("dims",))
 items.key_by(everything).process("numbers", Numbers()).sink("numbered")

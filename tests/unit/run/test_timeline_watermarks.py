@@ -10,8 +10,8 @@ from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.records.order import record_order
 from headrace.records.watermarks import Bucket, Timeline
 from headrace.run.messages import TaskReport
-from headrace.run.result import LineResult, line_after
-from headrace.sources.slices import LineSlice
+from headrace.run.result import TimelineResult, timeline_after
+from headrace.sources.slices import TimelineSlice
 
 BEFORE = Bucket(8, open_max=70)
 
@@ -32,28 +32,30 @@ def parent(**timelines):
 
 def after(checkpoint, part, *reports):
     tasks = [TaskReport(buckets=buckets) for buckets in reports]
-    return line_after(checkpoint, ("legs", "gates"), part, tasks, size=10, out_of_orderness=timedelta(milliseconds=4))
+    return timeline_after(
+        checkpoint, ("legs", "gates"), part, tasks, size=10, out_of_orderness=timedelta(milliseconds=4)
+    )
 
 
 def test_reports_of_tasks_move_a_line():
     line = after(
         parent(legs=Timeline(("legs",), BEFORE)),
-        LineSlice(("legs",), BEFORE, 18),
+        TimelineSlice(("legs",), BEFORE, 18),
         {0: 50, 1: 190},
         {1: 180, 2: 250},
     )
-    assert line == LineResult(Bucket(26, open_max=250, closed_max=190), [(10, 65), (20, 185)], 185, None)
+    assert line == TimelineResult(Bucket(26, open_max=250, closed_max=190), [(10, 65), (20, 185)], 185, None)
 
 
 def test_planned_watermarks_are_kept():
-    part = LineSlice(("legs", "gates"), BEFORE, 2, Bucket(10, closed_max=99), [(10, 90)])
+    part = TimelineSlice(("legs", "gates"), BEFORE, 2, Bucket(10, closed_max=99), [(10, 90)])
     line = after(parent(legs=Timeline(("legs",), watermark=60, seen=50)), part, {0: 1000})
-    assert line == LineResult(Bucket(10, closed_max=99), [(10, 90)], 90, 50)
+    assert line == TimelineResult(Bucket(10, closed_max=99), [(10, 90)], 90, 50)
 
 
 def test_line_without_input_stands_still():
     line = after(parent(legs=Timeline(("legs",), BEFORE, 60, 60)), None)
-    assert line == LineResult(BEFORE, [], 60, 60)
+    assert line == TimelineResult(BEFORE, [], 60, 60)
 
 
 def test_joined_lines_repeat_the_last_watermark():
@@ -73,6 +75,6 @@ def test_joined_lines_repeat_the_last_watermark():
     ],
 )
 def test_operators_have_seen_watermarks_up_to_the_cut(cut, seen, repeated):
-    line = LineResult(Bucket(), [(10, 1), (20, 2)], 2, 0)
+    line = TimelineResult(Bucket(), [(10, 1), (20, 2)], 2, 0)
     line.settle(cut)
     assert (line.seen, line.repeated) == (seen, repeated)

@@ -1,4 +1,4 @@
-"""Rules by which an element takes a kept answer, against a plain model."""
+"""Rules by which an element takes a kept response, against a plain model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from headrace import AsyncFunction, AsyncWait, FixedDelay, OnFailure, OutputMode, Struct
 from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.async_io.keyed_ordered import run_keyed_ordered
-from headrace.async_io.pending_call import AsyncElement, Status
-from headrace.async_io.responses import KeptAnswers, digest_of, kept_answers, ordinal_of
+from headrace.async_io.pending_call import PendingCall, Status
+from headrace.async_io.responses import KeptResponses, digest_of, kept_responses, ordinal_of
 from headrace.errors import ConfigError, StateSchemaError
 from headrace.execution.element import Emitted
 from headrace.records.order import output_order, record_order
@@ -63,7 +63,7 @@ def emitted(ordinal, what, index=None):
 
 
 def element(ordinal, what, index=None):
-    result = AsyncElement(emitted(ordinal, what, index))
+    result = PendingCall(emitted(ordinal, what, index))
     result.key_json = b'"k"'
     return result
 
@@ -74,11 +74,11 @@ def kept(wait, *answered):
         asked_element = element(ordinal, what)
         asked_element.complete([Given(value)])
         elements.append(asked_element)
-    return [*kept_answers(wait, elements, now=5, keep_for=10)]
+    return [*kept_responses(wait, elements, now=5, keep_for=10)]
 
 
 def taken_from(wait, stored, *, never_calls=False):
-    return KeptAnswers(
+    return KeptResponses(
         wait, lambda wanted: [answer for answer in stored if answer.digest in wanted], never_calls=never_calls
     )
 
@@ -105,7 +105,7 @@ def test_exact_place_wins_within_a_record():
     for number, output in enumerate(outputs):
         output.complete([Given(number)])
     again = [element(3, 1, index) for index in range(3)]
-    answers = taken_from(wait, [*kept_answers(wait, outputs, now=5, keep_for=10)])
+    answers = taken_from(wait, [*kept_responses(wait, outputs, now=5, keep_for=10)])
     answers.look_up(again)
     assert all(map(answers.take, again))
     assert [answer.results for answer in again] == [answer.results for answer in outputs]
@@ -118,7 +118,7 @@ def test_only_elements_without_answer_are_called(mode):
     stored = kept(wait, (1, 1, 10), (3, 3, 30))
     results, operator = run(wait, [emitted(number, number) for number in (1, 2, 3)], taken_from(wait, stored))
     assert results == [10, -1, 30]
-    assert (function.calls, operator.metrics.answers_taken, len(operator.answered)) == ([2], 2, 3)
+    assert (function.calls, operator.metrics.responses_taken, len(operator.answered)) == ([2], 2, 3)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -134,13 +134,13 @@ def test_forbidden_call_stops_all_calls(mode):
     function = Ask()
     wait = wait_of(function, mode)
     answers = taken_from(wait, kept(wait, (3, 3, 30)), never_calls=True)
-    with pytest.raises(ConfigError, match=r"no kept answer of service 'oracle' for Asked\(what=2"):
+    with pytest.raises(ConfigError, match=r"no kept response of service 'oracle' for Asked\(what=2"):
         run(wait, [emitted(3, 3), emitted(4, 2)], answers)
     assert (function.calls, function.opened) == ([], 0)
 
 
 def run(wait, elements, answers):
-    operator = AsyncWaitOperator(wait, {}, answers=answers)
+    operator = AsyncWaitOperator(wait, {}, responses=answers)
     if wait.mode is OutputMode.KEYED_ORDERED:
         results = run_keyed_ordered(operator, [(b'"k"', element) for element in elements])
     else:
@@ -153,7 +153,7 @@ def test_quarantine_policy_decides_about_kept_failures(policy, is_taken):
     failed = element(1, 1)
     failed.status, failed.attempts, failed.last_error = Status.QUARANTINED, 2, "gone"
     wait = wait_of(Ask(), on_failure=policy)
-    answers = taken_from(wait, [*kept_answers(wait, [failed], now=5, keep_for=10)])
+    answers = taken_from(wait, [*kept_responses(wait, [failed], now=5, keep_for=10)])
     asked_element = element(1, 1)
     answers.look_up([asked_element])
     assert answers.take(asked_element) is is_taken
@@ -185,7 +185,7 @@ def test_answer_of_another_type_is_refused():
 @given(*[st.builds(Asked, st.integers(), st.floats() | st.just(float("nan")))] * 2)
 def test_different_requests_have_different_digests(one, other):
     wait = wait_of(Ask())
-    first, second = (AsyncElement(Emitted(record_order(1), 0, 0, record)) for record in (one, other))
+    first, second = (PendingCall(Emitted(record_order(1), 0, 0, record)) for record in (one, other))
     assert (digest_of(wait, first) == digest_of(wait, second)) == (repr(one) == repr(other))
 
 

@@ -1,4 +1,4 @@
-"""Reading of kept answers: the nearest ones are found, in windows or anywhere (in memory)."""
+"""Reading of kept responses: the nearest ones are found, in windows or anywhere (in memory)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import clock
-from headrace.async_io.responses import KeptAnswer
+from headrace.async_io.responses import KeptResponse
 from headrace.clock import VirtualClock
 from headrace.storage.storage import Storage
 from headrace.tables.changelog import Changelog, stage_state
 from headrace.tables.folder import JobFolder
-from headrace.tables.requests import read_answers, windows_around
-from headrace.tables.schemas import ALL_TABLES, ANSWERS
+from headrace.tables.requests import read_responses, windows_around
+from headrace.tables.schemas import ALL_TABLES, RESPONSES
 from headrace.testing._memory_disk import forget_disk
 
 JOB = "memory://answers/job"
@@ -20,7 +20,7 @@ NOW = 1_000
 
 
 def answer(ordinal, digest, value, expires_at=NOW + 1):
-    return KeptAnswer(
+    return KeptResponse(
         key=f'"#{digest}"',
         digest=digest,
         position=f"{ordinal:016x}",
@@ -31,7 +31,7 @@ def answer(ordinal, digest, value, expires_at=NOW + 1):
         request="{}",
         result=str(value),
         error=None,
-        answered_at=0,
+        responded_at=0,
         expires_at=expires_at,
     )
 
@@ -39,12 +39,12 @@ def answer(ordinal, digest, value, expires_at=NOW + 1):
 def stored(*checkpoints):
     """Store the answers of each checkpoint as a version of the table; return the last version."""
     forget_disk("answers")
-    store, schema = Storage(f"{JOB}/{ANSWERS}").table(), ALL_TABLES[ANSWERS].schema
+    store, schema = Storage(f"{JOB}/{RESPONSES}").table(), ALL_TABLES[RESPONSES].schema
     store.create(schema)
     for number, answers in enumerate(checkpoints):
         for operator in ("ask", "other"):
-            rows = Changelog(operator, number + 1, 128).answers(answers if operator == "ask" else answers[:1])
-            file = stage_state(JobFolder(str(JOB)), ANSWERS, f"{operator}-{number}.parquet", rows)
+            rows = Changelog(operator, number + 1, 128).responses(answers if operator == "ask" else answers[:1])
+            file = stage_state(JobFolder(str(JOB)), RESPONSES, f"{operator}-{number}.parquet", rows)
             store.append(store.latest().version, schema, [file])
     return store.latest().version
 
@@ -52,7 +52,7 @@ def stored(*checkpoints):
 def read(version, wanted, margin):
     before = clock.use(VirtualClock(NOW))
     try:
-        return read_answers(JobFolder(JOB), version, "ask", wanted, margin=margin)
+        return read_responses(JobFolder(JOB), version, "ask", wanted, margin=margin)
     finally:
         clock.use(before)
         forget_disk("answers")

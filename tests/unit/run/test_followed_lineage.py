@@ -35,7 +35,7 @@ def batches(job, branch=None):
     config = job.config if branch is None else job.config.on_branch(branch)
     return [
         checkpoint
-        for checkpoint in CheckpointLog(JobFolder(config.job_folder)).lineage.line
+        for checkpoint in CheckpointLog(JobFolder(config.job_folder)).lineage.checkpoints
         if checkpoint.kind is Kind.BATCH and checkpoint.has_state
     ]
 
@@ -52,7 +52,7 @@ def test_micro_batches_record_their_processing_time(job):
     assert {0, 2 * HOUR, 4 * HOUR, 8 * HOUR} <= {*times}
     assert times == sorted(times)
     assert all(
-        checkpoint.line_time == checkpoint.committed_at and checkpoint.follows is None for checkpoint in batches(job)
+        checkpoint.lineage_time == checkpoint.committed_at and checkpoint.follows is None for checkpoint in batches(job)
     )
 
 

@@ -1,4 +1,4 @@
-"""Answers of services: kept by the live line, and taken by its branches in place of calls."""
+"""Answers of services: kept by the live lineage, and taken by its branches in place of calls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.sql import ask_sql
 from headrace.run.backfill import BackfillOutcome
 from headrace.tables.folder import JobFolder
-from headrace.tables.schemas import ANSWERS
+from headrace.tables.schemas import RESPONSES
 from tests.unit.support.backfilled_job import BackfilledJob, days
 from tests.unit.support.branched_job import CUSTOMERS, Order
 from tests.unit.support.fuzzing import examples
@@ -44,7 +44,7 @@ from tests.unit.support.purchase_job import after_retention
 
 MODES = (OutputMode.ORDERED, OutputMode.UNORDERED, OutputMode.UNORDERED_PROCESSING_TIME, OutputMode.KEYED_ORDERED)
 PLACES = ("commit.before", "commit.after", "prepare.half", "publish.half")
-KEEP = {"url": "http://oracle", "keep_answers": "90d"}
+KEEP = {"url": "http://oracle", "keep_responses": "90d"}
 
 
 class Answer(Struct, frozen=True):
@@ -121,7 +121,7 @@ def run_until_answered(job):
 def answers(job, branch=None):
     config = job.config if branch is None else job.config.on_branch(branch)
     last = job.last(branch)
-    rows = JobFolder(config.job_folder).view(ANSWERS, last.versions[ANSWERS]).live_rows()
+    rows = JobFolder(config.job_folder).view(RESPONSES, last.versions[RESPONSES]).live_rows()
     return sorted(({**row, "checkpoint_id": None} for row in rows), key=lambda row: row["position"])
 
 
@@ -164,7 +164,7 @@ def test_dead_service_is_not_even_opened(mode):
     live, oracle.is_down = job.content(), True
     result = job.backfill(days(1), "again", promote="refuse")
     assert (result.outcome, job.content("again")) == (BackfillOutcome.COMPARED, live)
-    assert result.report.answers_taken >= 4
+    assert result.report.responses_taken >= 4
     assert answers(job, "again") == answers(job)
 
 
@@ -199,11 +199,11 @@ def test_plan_shows_calls_and_answers():
     job = three_days(Oracle())
     with job.on_its_clock():
         estimate = job.plan(days(1)).estimate
-    assert (estimate.calls, estimate.answers) == ({}, {"ask": 4})
+    assert (estimate.calls, estimate.responses) == ({}, {"ask": 4})
     job.pause(91 * 24)
     with job.on_its_clock():
         estimate = job.plan(days(1)).estimate
-    assert (estimate.calls, estimate.answers) == ({"ask": 4}, {})
+    assert (estimate.calls, estimate.responses) == ({"ask": 4}, {})
 
 
 def test_expired_answers_are_called_again():
@@ -242,7 +242,7 @@ def test_effects_of_changed_records_are_refused(mode):
     job = three_days(oracle, mode, KEEP | {"effects": True})
     live = job.content()
     job.write(2, ("ann", 1), ("bob", 9))
-    with pytest.raises(ConfigError, match="no kept answer of service 'oracle' for Order.*'bob'.*--allow-effects"):
+    with pytest.raises(ConfigError, match="no kept response of service 'oracle' for Order.*'bob'.*--allow-effects"):
         job.backfill(days(1), "again")
     assert (len(oracle.calls), job.content()) == (6, live)
     job.backfill(days(1), "again", allow_effects=True)
@@ -250,7 +250,7 @@ def test_effects_of_changed_records_are_refused(mode):
 
 
 class Forgetful(Oracle):
-    """Has no answer for the amount 0."""
+    """Has no response for the amount 0."""
 
     async def invoke(self, order, /):
         return await super().invoke(order) if order.amount else []
@@ -298,7 +298,7 @@ def test_branch_repeats_deletions_without_calls(mode):
         ("ann", INSERT, 1.0),
         ("ann", AFTER, 2.0),
         ("ann", DELETE, -1.0),
-        ("bob", DELETE, -1.0),  # the service has no answer
+        ("bob", DELETE, -1.0),  # the service has no response
         ("eve", DELETE, -1.0),
     ]
     oracle.is_down = True
@@ -344,8 +344,8 @@ def test_answer_changed_by_json_is_dropped():
 
 def test_job_without_kept_answers_has_no_table():
     job = three_days(Oracle(), service={"url": "http://oracle"})
-    assert ANSWERS not in job.last().versions
-    assert not (job.harness.folder / "state" / "shop" / ANSWERS).exists()
+    assert RESPONSES not in job.last().versions
+    assert not (job.harness.folder / "state" / "shop" / RESPONSES).exists()
 
 
 @pytest.mark.slow
@@ -379,7 +379,7 @@ def test_answers_mentioning_a_key_are_erased():
     job = three_days(Oracle())
     with job.on_its_clock():
         kept = erase(job.config, "somebody", ErasedKey('"ann"'), why="request 7").survey.mentions
-        assert {rows.table for rows in kept} == {ANSWERS}
+        assert {rows.table for rows in kept} == {RESPONSES}
         erase(job.config, "somebody", ErasedKey('"ann"', with_mentions=True), why="request 8", purge=True)
     assert ["ann" in row["request"] for row in answers(job)] == [False] * 3
 
@@ -396,7 +396,7 @@ def test_table_goes_through_all_commands():
         apply(job.config, RenameOperator("ask", "inquire"), "somebody")
         compact(job.config, "somebody")
         assert [row["operator"] for row in answers(job)] == ["inquire"] * kept
-        assert ask_sql(JobAtCheckpoint(job.config), "SELECT DISTINCT service FROM answers").rows == [("oracle",)]
+        assert ask_sql(JobAtCheckpoint(job.config), "SELECT DISTINCT service FROM responses").rows == [("oracle",)]
         assert all(check.ok for check in verify(job.config))
         job.change(pipeline=asking(oracle))
         apply(job.config, DropOperator("inquire", "not needed"), "somebody")

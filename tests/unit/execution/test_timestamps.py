@@ -54,7 +54,7 @@ LATEST = 80
 """Timers beyond it are not set again, so that programs end (ms)."""
 
 FIRST = -20
-"""A moment before all records and timers (ms)."""
+"""A timestamp before all records and timers (ms)."""
 
 
 class Event(Struct, frozen=True):
@@ -160,12 +160,12 @@ class Timed(KeyedProcessFunction[Event, Event]):
 
 
 def keyed(name="events", record=Event, pipeline=None):
-    return (pipeline or Pipeline("moments")).source(name, record, event_time="at").key_by("key")
+    return (pipeline or Pipeline("timestamps")).source(name, record, event_time="at").key_by("key")
 
 
 def both():
     """Return the streams of both inputs."""
-    pipeline = Pipeline("moments")
+    pipeline = Pipeline("timestamps")
     return keyed(pipeline=pipeline), keyed("others", Other, pipeline)
 
 
@@ -237,20 +237,20 @@ def far(last, watermark, place):
     return [(place, watermark)]
 
 
-def each_moment(last, watermark, place):
+def each_timestamp(last, watermark, place):
     """Return a watermark for each millisecond, each at a place of its own."""
-    return [(place + count, moment) for count, moment in enumerate(range(last + 1, watermark + 1))]
+    return [(place + count, timestamp) for count, timestamp in enumerate(range(last + 1, watermark + 1))]
 
 
 def each_at_one_place(last, watermark, place):
     """Return a watermark for each millisecond, all at one place."""
-    return [(place, moment) for moment in range(last + 1, watermark + 1)]
+    return [(place, timestamp) for timestamp in range(last + 1, watermark + 1)]
 
 
 def few(last, watermark, place):
     """Return some watermarks, each at a place of its own."""
-    moments = [moment for moment in range(last + 1, watermark) if mixed(moment, watermark) % 4 == 0]
-    return [(place + count, moment) for count, moment in enumerate([*moments, watermark])]
+    timestamps = [timestamp for timestamp in range(last + 1, watermark) if mixed(timestamp, watermark) % 4 == 0]
+    return [(place + count, timestamp) for count, timestamp in enumerate([*timestamps, watermark])]
 
 
 APART = 1000
@@ -380,7 +380,7 @@ def cut(items, places):
 
 def check(names, items, *, cuts=(), steps=far, parallelism=1, new_backend=None):
     options = {} if new_backend is None else {"new_backend": new_backend}
-    wanted = Chain(names, each_moment).run(items)
+    wanted = Chain(names, each_timestamp).run(items)
     assert Chain(names, steps, parallelism, **options).run(*cut(items, cuts)) == wanted
 
 

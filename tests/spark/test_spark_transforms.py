@@ -1,4 +1,4 @@
-"""Spark's step over a source: rows, order, versions of tables, crashes, and what is refused."""
+"""Spark's transform over a source: rows, order, versions of tables, crashes, and what is refused."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from headrace.run.backfill import BackfillOutcome, BackfillRequest
 from headrace.run.options import RunOptions
 from headrace.sources.interval import Interval
 from headrace.spark.runner import run_in
-from headrace.spark.transforms import SourceStep
+from headrace.spark.transforms import SourceTransform
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
 from tests.jobs.home import Home
-from tests.jobs.spark_steps import Change, Order
+from tests.jobs.spark_transforms import Change, Order
 
 QUICK = {"parallelism": 2, "backend": "hashmap"}
 SECOND = 1_000
@@ -62,15 +62,15 @@ def expected(numbers, word):
 
 
 @pytest.fixture
-def steps(tmp_path):
-    """A job with the step, and its dimension table."""
+def transforms(tmp_path):
+    """A job with the transform, and its dimension table."""
 
-    def job_with(name="steps", **source):
+    def job_with(name="transforms", **source):
         home = Home(
             tmp_path / name,
             {
-                "job": "steps",
-                "pipeline": "tests.jobs.spark_steps:pipeline",
+                "job": "transforms",
+                "pipeline": "tests.jobs.spark_transforms:pipeline",
                 "state": {"root": "state", "local": "local"},
                 "watermark": {"bucket": 20},
                 "sources": {
@@ -107,13 +107,13 @@ def crashed_at(place, run, home, **options):
 
 
 @pytest.mark.slow
-def test_limits_and_crashes_change_no_row(steps, run, tmp_path):
-    home, split = steps(), steps("split", max_files_per_batch=1)
+def test_limits_and_crashes_change_no_row(transforms, run, tmp_path):
+    home, split = transforms(), transforms("split", max_files_per_batch=1)
     for job in (home, split):
         write_orders(job.input, 1, range(1, 15), broken=[(3, '{"id": 1, "na'), (5, '{"id": "x"}')])
         write_orders(job.input, 2, range(15, 30))
     crashed_at("land.half", run, home)  # the first file is landed, the second is not
-    assert len(list((tmp_path / "steps/state/steps/landed/orders").glob("*~*.parquet"))) == 1
+    assert len(list((tmp_path / "transforms/state/transforms/landed/orders").glob("*~*.parquet"))) == 1
     write_dims(str(tmp_path / "dims"), "b")
     crashed_at("run.after", run, home)
     run(home, **QUICK)
@@ -129,16 +129,16 @@ def test_limits_and_crashes_change_no_row(steps, run, tmp_path):
     run(split, **QUICK)
     assert numbered(split) == expected(range(1, 30), lambda _: "b")
     assert len(CheckpointLog(JobFolder(split.config().job_folder)).checkpoints) > 2
-    before_step = [error for _, error in refused(split) if "before the step" in error]
+    before_step = [error for _, error in refused(split) if "before the transform" in error]
     assert [error.partition(": ")[0] for error in before_step] == [
-        f"2026-01-01.json:{row}, before the step" for row in (3, 5)
+        f"2026-01-01.json:{row}, before the transform" for row in (3, 5)
     ]
     unlabelled = [error for _, error in refused(split) if error == "label is null"]
     assert len(unlabelled) == sum(len(order(number)["items"]) for number in (9, 19, 29) if number % 4)
 
 
-def test_backfill_joins_recorded_version_with_corrected_file(steps, run, spark, tmp_path):
-    home = steps(interval="%Y-%m-%d", max_files_per_batch=1)
+def test_backfill_joins_recorded_version_with_corrected_file(transforms, run, spark, tmp_path):
+    home = transforms(interval="%Y-%m-%d", max_files_per_batch=1)
     write_orders(home.input, 1, range(1, 8))
     write_orders(home.input, 2, range(15, 22))
     run(home, **QUICK)
@@ -163,7 +163,7 @@ def test_row_kinds_pass_through_the_step(run, tmp_path):
         tmp_path,
         {
             "job": "changes",
-            "pipeline": "tests.jobs.spark_steps:changes",
+            "pipeline": "tests.jobs.spark_transforms:changes",
             "state": {"root": "state", "local": "local"},
             "sources": {"orders": {"path": "input"}},
             "sinks": {"seen": {"path": "lake/seen", "mode": "append"}},
@@ -206,19 +206,19 @@ QUERIES = {
 }
 
 
-def step_over(spark, home, make):
-    pipeline = Pipeline("steps")
+def transform_over(spark, home, make):
+    pipeline = Pipeline("transforms")
     source = pipeline.source("orders", Order, event_time="at")
     make(source).sink("numbered")
     (node,) = sources_of(pipeline)
-    return SourceStep(spark, home.config(), node)
+    return SourceTransform(spark, home.config(), node)
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_steps_that_look_at_several_rows_are_refused(query, spark, steps):
-    step = step_over(spark, steps(), lambda source: source.sql(query, record=Change, tables=("dims",)))
-    with pytest.raises(ConfigError, match=f"source 'orders', Spark's step sql: .*{QUERIES[query]}"):
-        step.digest()
+def test_steps_that_look_at_several_rows_are_refused(query, spark, transforms):
+    transform = transform_over(spark, transforms(), lambda source: source.sql(query, record=Change, tables=("dims",)))
+    with pytest.raises(ConfigError, match=f"source 'orders', Spark's transform sql: .*{QUERIES[query]}"):
+        transform.digest()
 
 
 GOOD = [
@@ -233,17 +233,17 @@ GOOD = [
 
 
 @pytest.mark.parametrize("query", GOOD)
-def test_steps_over_single_rows_are_accepted(query, spark, steps):
-    home = steps()
-    step = step_over(spark, home, lambda source: source.sql(query, record=Change, tables=("dims",)))
-    again = step_over(spark, home, lambda source: source.sql(query, record=Change, tables=("dims",)))
-    assert step.digest() == again.digest()
+def test_steps_over_single_rows_are_accepted(query, spark, transforms):
+    home = transforms()
+    transform = transform_over(spark, home, lambda source: source.sql(query, record=Change, tables=("dims",)))
+    again = transform_over(spark, home, lambda source: source.sql(query, record=Change, tables=("dims",)))
+    assert transform.digest() == again.digest()
 
 
-def test_python_functions_in_a_step_are_refused(spark, steps):
+def test_python_functions_in_a_step_are_refused(spark, transforms):
     from pyspark.sql import functions as sf
 
-    home = steps()
+    home = transforms()
     double = sf.udf(lambda amount: amount * 2, "double")
     for function, reason in {
         lambda df: df.withColumn("amount", double("amount")): "function of Python",
@@ -252,16 +252,16 @@ def test_python_functions_in_a_step_are_refused(spark, steps):
         lambda df: df.nothing("x"): "AttributeError|nothing",
         lambda _: 3: "returned 3, not a DataFrame",
     }.items():
-        step = step_over(spark, home, lambda source, f=function: source.spark(f, Change))
+        transform = transform_over(spark, home, lambda source, f=function: source.spark(f, Change))
         with pytest.raises(ConfigError, match=reason):
-            step.digest()
+            transform.digest()
 
 
-def test_function_and_its_plan_share_one_digest(spark, steps):
-    home = steps()
+def test_function_and_its_plan_share_one_digest(spark, transforms):
+    home = transforms()
 
     def digest(limit):
-        return step_over(
+        return transform_over(
             spark,
             home,
             lambda source: source.spark(

@@ -1,4 +1,4 @@
-"""Commands on a job with a Spark step over its source, without a JVM."""
+"""Commands on a job with a Spark transform over its source, without a JVM."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_explain_shows_the_step_and_its_tables(headrace, home):
     described = json.loads(headrace("explain shop --json").stdout)
     source, sink = described["stages"][0]["operators"]
     assert (source["record"], source["order_by"]) == ("Item", ["file", "row"])
-    assert source["spark_step"] == {
+    assert source["spark_transform"] == {
         "takes": "Order",
         "by": "select id, explode(items) as item, at from orders join dims using (id)",
         "tables": {"dims": str(home / "lake/dims")},
     }
     assert sink["operator"] == "items"
     text = " ".join(headrace("explain shop").stdout.replace("│", " ").split())
-    assert "spark step: takes Order, by select id, explode(items) as item" in text
+    assert "spark transform: takes Order, by select id, explode(items) as item" in text
 
 
 def test_mermaid_has_the_step_as_a_node(headrace):

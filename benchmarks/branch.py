@@ -202,11 +202,8 @@ def main():
     parser.add_argument("--backend", default="hashmap")
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
-    clock_before = clock.use(clock.VirtualClock(round(FIRST.timestamp() * 1000)))
-    try:
+    with clock.installed(clock.VirtualClock(round(FIRST.timestamp() * 1000))):
         figures = measured(options)
-    finally:
-        clock.use(clock_before)
     report("branch", figures)
 
 

@@ -34,8 +34,8 @@ from headrace import Pipeline, Timestamp
 from headrace.errors import HeadraceError
 from headrace.records.column_types import columns_of
 from headrace.testing import PipelineHarness
-from tests.unit.support.drawn_tables import Refused, expected, plain, read_avro, read_parquet
-from tests.unit.support.source_reading import Outcome, read_bytes, read_messages
+from tests.unit.sources.drawn_tables import Refused, expected, plain, read_avro, read_parquet
+from tests.unit.sources.source_reading import Outcome, read_bytes, read_messages
 
 EQUAL, REFUSED, DIFFERENT, UNKNOWN = "equal", "refused", "DIFFERENT", "unknown"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "engine" / "headrace"
+SUPPORT = ROOT / "tests" / "unit" / "support"
 
 
 ARROW_SWITCH = r"pa\.types\.|isinstance\([^)]*\bpa\.\w*Type|(?:==|!=|in) \{?pa\.\w+\(|^\s+pa\.\w+\([^)]*\): "
@@ -62,9 +63,7 @@ FIGURES: dict[str, Callable[[], object]] = {
     "files below 50 lines": lambda: sum(1 for _, text in texts(PACKAGE) if 0 < len(text.splitlines()) < 50),
     "code lines of tests": lambda: f"{sum(code_lines(text) for _, text in texts(ROOT / 'tests')):,}",
     "share of tests/unit in test functions": lambda: f"{lines_in_functions(ROOT / 'tests' / 'unit'):.0%}",
-    "code lines of tests/unit/support": lambda: (
-        f"{sum(code_lines(text) for _, text in texts(ROOT / 'tests/unit/support')):,}"
-    ),
+    "code lines of tests/unit/support": lambda: f"{sum(code_lines(text) for _, text in texts(SUPPORT)):,}",
     "records that switch on an Arrow type": lambda: shown(hits(ARROW_SWITCH, PACKAGE / "records")),
     "imports of pyspark or py4j": lambda: shown(hits(r"^\s*(?:from|import) (?:pyspark|py4j)")),
     'import_module("headrace': lambda: shown(hits(r'import_module\(f?"headrace')),

@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 
@@ -73,10 +75,11 @@ class SystemClock:
 class VirtualClock:
     """Clock for tests: it stands still until `advance`; sleeping advances it; ids count up."""
 
-    def __init__(self, start: int = 0) -> None:
-        """Start at `start` milliseconds."""
+    def __init__(self, start: int = 0, seed: int | None = None) -> None:
+        """Start at `start` milliseconds. `seed` draws the random numbers (None: each is 0.5)."""
         self._now = start
         self._ids = 0
+        self._chance = None if seed is None else random.Random(seed)
 
     def advance(self, milliseconds: int) -> None:
         """Advance the time."""
@@ -107,8 +110,8 @@ class VirtualClock:
         return f"{self._ids:032x}"
 
     def jitter(self) -> float:
-        """Return 0.5."""
-        return 0.5
+        """Return the next random number of the seed."""
+        return 0.5 if self._chance is None else self._chance.random()
 
 
 _clock: Clock = SystemClock()
@@ -140,6 +143,16 @@ def use(clock: Clock) -> Clock:
     global _clock
     previous, _clock = _clock, clock
     return previous
+
+
+@contextmanager
+def installed(clock: Clock) -> Iterator[None]:
+    """Install `clock` for the length of a block."""
+    before = use(clock)
+    try:
+        yield
+    finally:
+        use(before)
 
 
 def now() -> int:

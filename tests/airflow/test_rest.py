@@ -33,9 +33,8 @@ class Log:
 
 @pytest.fixture(autouse=True, scope="module")
 def virtual_time():
-    previous = clock.use(clock.VirtualClock())
-    yield
-    clock.use(previous)
+    with clock.installed(clock.VirtualClock()):
+        yield
 
 
 def connect(patch, server):

@@ -52,11 +52,8 @@ def test_expired_lease_of_paused_driver_is_taken(tmp_path, drivers, undisturbed,
         with pytest.raises(FencedError, match="run zombie.* holds the job"):
             run(home, run_id="winner")
         seconds = home.config().run.lease.total_seconds()
-        previous = clock.use(clock.VirtualClock(clock.now() + round(seconds * 1000)))
-        try:
+        with clock.installed(clock.VirtualClock(clock.now() + round(seconds * 1000))):
             run(home, run_id="winner")
-        finally:
-            clock.use(previous)
         code, message = wake(zombie)
     assert code == FencedError.exit_code, message
     assert outcome(home.config()) == outcome(undisturbed.config())

@@ -145,14 +145,11 @@ def test_vacuum_removes_unneeded_files_unless_dry(three_days, run):
     _age(config.job_folder, hours=config.retention.hours + 1)
     # Checkpoints younger than the retention keep their files; the clock is put forward beyond that.
     later = clock.VirtualClock(clock.now() + (config.retention.hours + 2) * 3_600_000)
-    previous = clock.use(later)
-    try:
+    with clock.installed(later):
         result = vacuum(config, "weekly")
         assert result
         assert all(Path(path).exists() for path in result)
         removed = vacuum(config, "weekly", dry_run=False)
-    finally:
-        clock.use(previous)
     assert {*result} <= {*removed}
     own = {path for path in removed if "/checkpoints/" in path or "/_delta_log/" in path} - {*result}
     assert {*removed} - {*result} == own  # it has claimed the job and undone what nobody committed
@@ -164,11 +161,8 @@ def test_vacuum_spares_savepoints(three_days):
     config = three_days.config()
     savepoint(config, "for_ever", "", "somebody")
     compact(config, "nightly")
-    previous = clock.use(clock.VirtualClock(clock.now() + (config.retention.hours + 2) * 3_600_000))
-    try:
+    with clock.installed(clock.VirtualClock(clock.now() + (config.retention.hours + 2) * 3_600_000)):
         vacuum(config, "weekly", dry_run=False)
-    finally:
-        clock.use(previous)
     restore(config, "for_ever", "it must be there", "somebody")
     assert_as_by_hand(config, by_hand(purchases_of(day) for day in range(3)))
 

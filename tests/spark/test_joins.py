@@ -13,13 +13,13 @@ from deltalake import DeltaTable
 from headrace import JoinType, RowKind
 from headrace.records.columns import sink_schema, to_columns
 from tests.jobs.home import Home
+from tests.unit.operators.join_jobs import Change, Offer, Order, Row, sql_join, table_of, text
 from tests.unit.operators.test_interval_join import by_hand
-from tests.unit.support.join_jobs import Change, Offer, Order, Row, sql_join, table_of, text
 
 INPUTS = {"orders": Order, "offers": Offer, "near_orders": Order, "near_offers": Offer}
 JOB = {
     "job": "joins",
-    "pipeline": "tests.unit.support.join_jobs:pipeline",
+    "pipeline": "tests.unit.operators.join_jobs:pipeline",
     "state": {"root": "state", "local": "local"},
     "watermark": {"bucket": 7},
     "sources": {name: {"path": f"input/{name}"} for name in INPUTS},

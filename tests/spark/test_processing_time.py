@@ -34,9 +34,8 @@ class ShiftedClock(engine_clock.SystemClock):
 @pytest.fixture
 def clock():
     shifted = ShiftedClock()
-    previous = engine_clock.use(shifted)
-    yield shifted
-    engine_clock.use(previous)
+    with engine_clock.installed(shifted):
+        yield shifted
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ from deltalake import DeltaTable, QueryBuilder
 from headrace.records.columns import sink_schema, to_columns
 from headrace.testing import PipelineHarness
 from tests.jobs.home import Home
-from tests.unit.support.priced_jobs import Order, Rate, pipeline
+from tests.unit.operators.priced_jobs import Order, Rate, pipeline
 
 SINKS = dict.fromkeys(("priced", "both", "near", "known", "seconds"), "append") | dict.fromkeys(
     ("visits", "largest"), "merge"
 )
 JOB = {
     "job": "priced_orders",
-    "pipeline": "tests.unit.support.priced_jobs:pipeline",
+    "pipeline": "tests.unit.operators.priced_jobs:pipeline",
     "state": {"root": "state", "local": "local"},
     "watermark": {"bucket": 7},
     "sources": {"orders": {"path": "input/orders"}, "rates": {"path": "input/rates"}},

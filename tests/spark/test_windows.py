@@ -13,12 +13,12 @@ from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.state import list_states
 from headrace.records.columns import sink_schema, to_columns
 from tests.jobs.home import Home
-from tests.unit.support.window_jobs import Bid, Summary
+from tests.unit.operators.window_jobs import Bid, Summary
 from tests.unit.support.windows_by_hand import summaries
 
 JOB = {
     "job": "bids",
-    "pipeline": "tests.unit.support.window_jobs:pipeline",
+    "pipeline": "tests.unit.operators.window_jobs:pipeline",
     "state": {"root": "state", "local": "local"},
     "watermark": {"bucket": 7},
     "sources": {"bids": {"path": "input"}},

@@ -67,9 +67,8 @@ def quick_syncs():
 def clock():
     """A clock that stands still until the test moves it."""
     virtual = engine_clock.VirtualClock(1_000_000)
-    previous = engine_clock.use(virtual)
-    yield virtual
-    engine_clock.use(previous)
+    with engine_clock.installed(virtual):
+        yield virtual
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,18 @@ import re
 
 import pytest
 
-from tests.house import ARROW_SWITCH, FORMATS, KINDS, PACKAGE, ROOT, hits, texts
+from tests.house import (
+    ARROW_SWITCH,
+    FORMATS,
+    KINDS,
+    PACKAGE,
+    ROOT,
+    SUPPORT,
+    code_lines,
+    hits,
+    lines_in_functions,
+    texts,
+)
 
 GONE = ["earlier release", r"storage_errors\(", "SourceOffset", r"import_module\(.headrace\.operators"]
 MODULE = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)\b")
@@ -47,6 +58,12 @@ def test_credentials_are_handed_on_in_one_object():
     """A `Storage` has a place, what reaches it, and its errors; deltalake's own word for it stands where deltalake is called."""
     assert hits("storage_options")[1] <= 2
     assert hits(r"doing\(")[0] <= 23
+
+
+def test_helpers_of_tests_stay_few():
+    """A helper with one user lives in that test file; helpers of one package live beside its tests. These figures only improve."""
+    assert sum(code_lines(text) for _, text in texts(SUPPORT)) <= 2_376
+    assert lines_in_functions(ROOT / "tests" / "unit") >= 0.471
 
 
 def is_shown(path):

@@ -1,4 +1,4 @@
-"""Harnesses that drive one operator, or a whole pipeline, without Spark, on a virtual clock."""
+"""World of a test, and harnesses that drive one operator, or a whole pipeline, without Spark, on a virtual clock."""
 
 from headrace.testing._async_wait import (
     AsyncSnapshot,
@@ -12,6 +12,8 @@ from headrace.testing._materializer import MaterializerHarness, MaterializerSnap
 from headrace.testing._memory_topic import MemoryTopic
 from headrace.testing._output import LateRecord, SideRecord, Watermark
 from headrace.testing._pipeline import PipelineHarness, PipelineSnapshot
+from headrace.testing._runs import PipelineBranch
+from headrace.testing._world import World
 
 __all__ = [
     "AsyncSnapshot",
@@ -25,10 +27,12 @@ __all__ = [
     "MaterializerSnapshot",
     "MaterializerStatistics",
     "MemoryTopic",
+    "PipelineBranch",
     "PipelineHarness",
     "PipelineSnapshot",
     "QuarantinedRecord",
     "SideRecord",
     "Snapshot",
     "Watermark",
+    "World",
 ]

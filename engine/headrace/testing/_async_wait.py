@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, cast
 
@@ -210,8 +210,10 @@ class AsyncWaitHarness(Generic[R]):
     key: Callable[[R], Any] | None = None
     """Mode `KEYED_ORDERED`: function of a record that returns its key."""
     services: dict[str, str] = field(default_factory=dict)
+    now: InitVar[int] = 0
+    """Start time of the clock (ms)."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, now: int) -> None:
         """Install the virtual clock, and open the function; `close`, or the end of a `with` block, undoes both.
 
         Raises `ValueError` for mode KEYED_ORDERED without a key, and for another mode with a key; also the errors
@@ -222,6 +224,7 @@ class AsyncWaitHarness(Generic[R]):
         described = self._described()
         self._loop = VirtualLoop()
         self.clock = LoopClock(self._loop, self._advanced)
+        self.clock.start_at(now)
         self._queue = queue_of(self.mode)
         self._parked: set[PendingCall] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -301,6 +304,7 @@ class AsyncWaitHarness(Generic[R]):
         while len(self._queue) and self._is_at_work:
             self._loop.run_to_next_timer()
             self._advanced()
+        self.clock.has_moved()
 
     def output(self) -> list[Any]:
         """Return what was emitted since the last call: records, `Watermark` and `QuarantinedRecord`, in order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -110,7 +110,7 @@ class KeyedHarness(Generic[R]):
 
     A `KeyedBroadcastFunction` has one key, and gets broadcast records from `process_broadcast`.
 
-    Processing time is that of `clock`, a virtual clock that starts at 0. `h.clock.advance(ms)` advances it, and timers
+    Processing time is that of `clock`, a virtual clock that starts at `now` (ms). `h.clock.advance(ms)` advances it, and timers
     that are due then fire before it returns. A record sees the processing time at which it runs, as if each call were a
     micro-batch. `h.pause(ms)` advances it, too, but nothing runs meanwhile: TTL with `OnGap.PROLONG` prolongs lifetimes
     by the pause.
@@ -138,8 +138,9 @@ class KeyedHarness(Generic[R]):
     automatic: bool = True
     side_outputs: dict[str, type[msgspec.Struct]] = field(default_factory=dict)
     starts_batches: bool = False
+    now: InitVar[int] = 0
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, now: int) -> None:
         """Install the virtual clock; `close`, or the end of a `with` block, removes it.
 
         Raises `TypeError` unless there is a key for each input, and for states that the function cannot declare;
@@ -163,6 +164,7 @@ class KeyedHarness(Generic[R]):
         self._operator = described_process(self.function, self._keys, self.side_outputs)
         self._key_readers = [key_reader(KeyBy(function=key)) for key in self._keys]
         self.clock = HarnessClock(self._advance)
+        self.clock.start_at(now)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._tables: CommittedTables | None = None
         self._store = self._open()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -23,6 +23,7 @@ from headrace.records.watermarks import latest
 from headrace.state.backend import StateBackend
 from headrace.state.codec import encode
 from headrace.state.ttl import TtlHistory
+from headrace.testing._clocks import OperatorClock
 from headrace.testing._shared import BackendName, check_backend, described_stream, new_backend
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -69,7 +70,7 @@ class MaterializerHarness(Generic[R]):
         assert h.output() == [(RowKind.INSERT, Row("k", 1)), (RowKind.UPDATE_AFTER, Row("k", 2))]
 
     `output()`, `watermark()`, `snapshot()` and `clock.advance()` end a micro-batch: with NET_CHANGE each micro-batch
-    has one change for each key. Event time is that of `process`, processing time that of `clock`, which starts at 0.
+    has one change for each key. Event time is that of `process`, processing time that of `clock`, which starts at `now` (ms).
     The thresholds are those of ADAPTIVE; None: the backend's defaults.
 
     Raises `ValueError` for thresholds that contradict each other, for an unknown backend, and the errors
@@ -87,8 +88,9 @@ class MaterializerHarness(Generic[R]):
     emit: Emit = Emit.EVERY_CHANGE
     keep: Keep = Keep.LAST
     backend: BackendName | StateBackend = "hashmap"
+    now: InitVar[int] = 0
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, now: int) -> None:
         """Install the virtual clock; `close`, or the end of a `with` block, removes it.
 
         Raises `ValueError` for thresholds that contradict each other, and the errors of `Stream.upsert_materialize`:
@@ -100,6 +102,7 @@ class MaterializerHarness(Generic[R]):
         self._layouts = options.layouts(self.strategy, name)
         self._operator = self._described()
         self.clock = _Clock(self._end_micro_batch)
+        self.clock.start_at(now)
         self._replaced = clock.use(self.clock)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._store = self._open()
@@ -261,7 +264,7 @@ class MaterializerHarness(Generic[R]):
         self._watermark = watermarks[-1] if watermarks else self._watermark
 
 
-class _Clock(clock.VirtualClock):
+class _Clock(OperatorClock):
     """Clock of a harness: changes before an advance belong to the earlier micro-batch."""
 
     def __init__(self, moving: Callable[[], None]) -> None:
@@ -270,10 +273,10 @@ class _Clock(clock.VirtualClock):
 
     def start_at(self, now: int) -> None:
         """Set another start time than 0 (ms)."""
-        super().advance(now - self.now())
+        super().follow(now - self.now())
 
-    def advance(self, milliseconds: int) -> None:
+    def follow(self, milliseconds: int) -> None:
         """End the micro-batch, advance time (ms), and run the sweeps that are due then."""
         self._moving()
-        super().advance(milliseconds)
+        super().follow(milliseconds)
         self._moving()

@@ -150,6 +150,36 @@ def disk_and_path(uri: str) -> tuple[MemoryDisk, str]:
     return memory_disk(name), path
 
 
+class DiskCopy:
+    """Content below a place on a disk at one moment, to restore it later."""
+
+    def __init__(self, uri: str) -> None:
+        """Copy everything below the place `memory://NAME` or `memory://NAME/PATH`, and make it survive a power failure."""
+        self._uri = uri
+        disk, path = disk_and_path(uri)
+        disk.sync()
+        self._files = {name: file for name, file in disk.files.items() if _is_below(name, path)}
+        self._tables = {name: list(versions) for name, versions in disk.tables.items() if _is_below(name, path)}
+
+    def bring_back(self, uri: str | None = None) -> None:
+        """Restore the content at its place, or at another one instead."""
+        _, copied = disk_and_path(self._uri)
+        disk, path = disk_and_path(uri or self._uri)
+        kinds: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+            (disk.files, self._files),
+            (disk.tables, {name: list(versions) for name, versions in self._tables.items()}),
+        )
+        for present, content in kinds:
+            for name in [name for name in present if _is_below(name, path)]:
+                del present[name]
+            present.update({path + name.removeprefix(copied): value for name, value in content.items()})
+        disk.sync()
+
+
+def _is_below(name: str, path: str) -> bool:
+    return not path or f"{name}/".startswith(f"{path}/")
+
+
 def memory_file_system(uri: str, options: Options = None) -> tuple[fs.FileSystem, str]:
     """Return a disk as a file system of Arrow, and the path of a URI on it."""
     del options

@@ -17,6 +17,7 @@ from headrace import clock
 from headrace.errors import HeadraceError
 from headrace.execution.element import Emitted
 from headrace.execution.keyed_process import KeyedProcess
+from headrace.testing._clocks import OperatorClock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +89,7 @@ class HarnessOutput:
         return new
 
 
-class HarnessClock(clock.VirtualClock):
+class HarnessClock(OperatorClock):
     """A clock that calls its harness when time advances."""
 
     def __init__(self, advanced: Callable[[int], None]) -> None:
@@ -104,11 +105,12 @@ class HarnessClock(clock.VirtualClock):
 
     def start_at(self, now: int) -> None:
         """Set another start time (ms), without firing timers."""
-        super().advance(now - self.now())
+        super().follow(now - self.now())
+        self.has_moved()
 
-    def advance(self, milliseconds: int) -> None:
+    def follow(self, milliseconds: int) -> None:
         """Advance time (ms); timers of processing time that are due then fire."""
-        super().advance(milliseconds)
+        super().follow(milliseconds)
         self._advanced(self.now())
 
 

@@ -7,7 +7,8 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -15,37 +16,25 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace import clock, crash_points
+from headrace import crash_points
 from headrace.api.graph import SinkNode, SourceNode, UpsertMaterialize
 from headrace.api.records import RowKind
-from headrace.names import counted, did_you_mean
+from headrace.names import counted
 from headrace.stream.stream import Pipeline
+from headrace.testing._clocks import JobClock
 from headrace.testing._memory_topic import MemoryTopic
+from headrace.testing._runs import JobRuns, PipelineBranch, at, known
 from headrace.testing._shared import BackendName
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.config import JobConfig
-    from headrace.run.options import Event, RunReport
+    from headrace.run.options import Event
+    from headrace.testing._memory_disk import DiskCopy
 
 
-START = 1_577_836_800_000
-"""Start time of a harness's clock: 1 January 2020 (ms)."""
-
-_LATEST_START = 250_000_000_000_000
-"""Latest start time of a clock that starts by itself (ms): in the year 9892, since times behind 9999 cannot be shown."""
-
-_ids = itertools.count(1)
-
-
-class _PipelineClock(clock.VirtualClock):
-    """A virtual clock whose ids are unique in this process: a restored folder has files of earlier harnesses."""
-
-    def unique_id(self) -> str:
-        """Return an id that no other harness of this process returns."""
-        number = next(_ids)
-        return f"{number:012x}{number:020x}"
+_names = itertools.count(1)
 
 
 class _CrashError(BaseException):
@@ -60,6 +49,8 @@ class PipelineSnapshot:
     folder: Path
     now: int
     fed: int
+    disk: DiskCopy | None = None
+    """Copy of the state and the sinks of a job whose storage is in memory."""
 
     def __post_init__(self) -> None:
         """Remove the copy when this object is garbage."""
@@ -67,7 +58,7 @@ class PipelineSnapshot:
 
 
 @dataclass
-class PipelineHarness:
+class PipelineHarness(JobRuns):
     """Runs one pipeline as a job of its own, in a temporary folder and without Spark.
 
         h = PipelineHarness(pipeline)
@@ -80,8 +71,8 @@ class PipelineHarness:
     `h.clock.advance(ms)` advances it, and the next `run` fires timers that are due.
 
     `parallelism` is the number of tasks of an operator, `bucket` the rows between two watermarks, `files_per_batch` the
-    largest number of files of each source in a micro-batch, `now` the clock's start time (ms). Without it, the clock starts on
-    1 January 2020, and each run advances it to the first event time of each file fed before, if that is later. Rows further ahead of the
+    largest number of files of each source in a micro-batch, `now` the clock's start time (ms), or
+    the clock of a world. Without it, the clock starts on 1 January 2020, and each run advances it to the first event time of each file fed before, if that is later. Rows further ahead of the
     clock than `max_ahead` of their source are refused, as in a job. `job` overrides the
     job's configuration, as in `conf/jobs/*.yaml`: `job={"sources": {"orders": {"idle_after": "1h"}}}`. A sink behind a
     materializer has the mode `merge`, others `append`. A source with one of `topics` has the format kafka.
@@ -98,21 +89,22 @@ class PipelineHarness:
     job: dict[str, Any] = field(default_factory=dict)
     topics: dict[str, MemoryTopic] = field(default_factory=dict)
     """Topics of the sources of format kafka, by name of the source."""
-    now: InitVar[int | None] = None
-    clock: clock.VirtualClock = field(init=False)
+    storage: str | None = None
+    """Place of state and sinks instead of `folder`, in memory: "memory://NAME/PATH"."""
+    now: InitVar[int | JobClock | None] = None
+    clock: JobClock = field(init=False)
     events: list[Event] = field(default_factory=list, init=False, repr=False)
     """Events that the runs reported, in order."""
     folder: Path = field(init=False)
     """Home of the job: it contains `conf`, `input/SOURCE`, `lake/SINK` and `state`."""
 
-    def __post_init__(self, now: int | None) -> None:
+    def __post_init__(self, now: int | JobClock | None) -> None:
         """Create the folder and the job's configuration. Raises `TypeError` unless `pipeline` is a `Pipeline`."""
         given: object = self.pipeline
         if not isinstance(given, Pipeline):
             msg = f"PipelineHarness takes a Pipeline, not {given!r:.200}: end the stream with sink(), which returns it"
             raise TypeError(msg)
-        self.clock = _PipelineClock(START if now is None else now)
-        self._runs_clock = now is None
+        self.clock = now if isinstance(now, JobClock) else JobClock(now)
         self._known_files: set[tuple[str, str]] = set()
         self.folder = _new_folder()
         self._modules: list[str] = []
@@ -190,43 +182,6 @@ class PipelineHarness:
 
     # ----------------------------------------------------------------------------------------------------------- runs
 
-    def run(
-        self, *, crash_at: str | None = None, budget_ends_at: str | None = None, **options: Any
-    ) -> RunReport | None:
-        """Run the job once, as `headrace run` does, and return its report.
-
-        `options` are those of the command: `max_batches`, `finish`, `end_of_input`, `mode`, `interval_start` (ms), ...
-
-        With `crash_at` the process dies when the run reaches that place: everything written by then stays, and None is
-        returned. The next run continues. Places are "ingest.after" (sources are read), "task.half" (a keyed task is
-        done), "run.after", "commit.before", "commit.after", "publish.half", "publish.after" and the others of
-        `headrace.crash_points.PLACES`; "task.half:2" is the second time. With `budget_ends_at` the run's time is over when it
-        reaches that place: a keyed task stops within 256 records, and holds the rest for the next run. A run that does
-        not reach the place runs to its end.
-
-        Raises the error of `headrace.errors` that `headrace run` would end with, and `ValueError` for an unknown place.
-        """
-        from headrace.local.tasks import LocalTasks
-        from headrace.run.job_run import run_on
-        from headrace.run.options import RunOptions
-
-        self._check_places(crash_at, budget_ends_at)
-        self._advance_clock()
-        self._runs += 1
-        asked = RunOptions(run_id=f"run-{self._runs}", **options)
-        before = clock.use(self.clock)
-        try:
-            with (
-                crash_points.observed(self._at(crash_at, self._crash)),
-                crash_points.observed(self._at(budget_ends_at, self._end_budget)),
-            ):
-                return run_on(LocalTasks(), self.config, asked, self.events.append, topics=self.topics)
-        except _CrashError:
-            self._replace(self.folder.with_name("crashed"))
-            return None
-        finally:
-            clock.use(before)
-
     def _advance_clock(self) -> None:
         """Advance the clock to the first event time of each file that came since the last run, if that is later.
 
@@ -234,7 +189,7 @@ class PipelineHarness:
         """
         from headrace.testing._output import last_begin
 
-        if not self._runs_clock:
+        if not self.clock.follows_input:
             return
         files = {
             (name, path.name)
@@ -245,13 +200,13 @@ class PipelineHarness:
         begin = last_begin(self.config, self.topics, files - self._known_files)
         self._known_files = files
         if begin is not None:
-            self.clock.advance(max(0, min(begin, _LATEST_START) - self.clock.now()))
+            self.clock.reach(begin)
 
     def snapshot(self) -> PipelineSnapshot:
         """Return a copy of everything that the job has stored, its input included."""
         folder = _new_folder()
         shutil.copytree(self.folder, folder)
-        return PipelineSnapshot(self.pipeline.name, folder, self.clock.now(), self._fed)
+        return PipelineSnapshot(self.pipeline.name, folder, self.clock.now(), self._fed, self._disk_copy())
 
     def restore(self, snapshot: PipelineSnapshot) -> None:
         """Continue from a snapshot, of this harness or another one; the clock returns to the snapshot's time.
@@ -264,6 +219,8 @@ class PipelineHarness:
         copy = self.folder.with_name("restored")
         shutil.copytree(snapshot.folder, copy)
         self._replace(copy)
+        if self.storage is not None and snapshot.disk is not None:
+            snapshot.disk.bring_back(self.storage)
         self.clock.advance(snapshot.now - self.clock.now())
         self._fed = snapshot.fed
         self._configure()
@@ -277,26 +234,24 @@ class PipelineHarness:
         self.job = self.job if job is None else job
         self._configure()
 
-    # ------------------------------------------------------------------------------------------------- what comes out
+    def branch(
+        self,
+        name: str,
+        *,
+        at: int | str | None = None,
+        settings: Mapping[str, str] | None = None,
+        note: str | None = None,
+    ) -> PipelineBranch:
+        """Fork a branch, as `headrace branch create` does, and return it.
 
-    def sink(self, name: str) -> list[Any]:
-        """Return the records in a sink, in no particular order; none before the first run."""
-        from headrace.plan.planner import plan_stages
-        from headrace.testing._sink_records import records_of
+        `at` is the checkpoint at which it begins: its id, a savepoint's name, or the last one (None). `settings` replace values of the job's file on the branch, and
+        `note` is the reason for it. Raises the errors of the command.
+        """
+        from headrace.edits.fork import fork
 
-        return records_of(self.sink_table(name), plan_stages(self.pipeline).sinks[name].record)
-
-    def sink_table(self, name: str) -> pa.Table:
-        """Return the rows of a sink as they are stored; without columns before the first run."""
-        return self._read(Path(self.config.sinks[_known("sink", name, self._sinks())].table_path))
-
-    def table(self, name: str) -> pa.Table:
-        """Return the rows of a state table, such as "quarantine", "timers" or "keyed_state"."""
-        from headrace.tables.schemas import ALL_TABLES, CHECKPOINTS
-
-        return self._read(
-            self.folder / "state" / self.pipeline.name / _known("table", name, [*ALL_TABLES, CHECKPOINTS])
-        )
+        with self.on_its_clock():
+            fork(self.config, name, at, "test", note, settings=settings)
+        return PipelineBranch(self, name)
 
     @property
     def config(self) -> JobConfig:
@@ -309,29 +264,13 @@ class PipelineHarness:
 
     def _source(self, name: str) -> SourceNode:
         sources = self._declared()
-        return sources[_known("source", name, sources)]
+        return sources[known("source", name, sources)]
 
     def _declared(self) -> dict[str, SourceNode]:
         """Return the sources by name; with Spark's transform over it, a source has the rows of the step's result."""
         from headrace.plan.planner import sources_of
 
         return {source.name: source for source in sources_of(self.pipeline)}
-
-    @staticmethod
-    def _check_places(*places: str | None) -> None:
-        for place in places:
-            if place is not None:
-                _known("place", place.partition(":")[0], sorted(crash_points.PLACES))
-
-    @staticmethod
-    def _read(folder: Path) -> pa.Table:
-        import pyarrow as pa
-        from deltalake import DeltaTable, QueryBuilder
-
-        if not DeltaTable.is_deltatable(str(folder)):
-            return pa.table({})
-        query = QueryBuilder().register("rows", DeltaTable(str(folder)))
-        return pa.table(query.execute("select * from rows").read_all())
 
     def _configure(self) -> None:
         import yaml
@@ -340,7 +279,7 @@ class PipelineHarness:
         from headrace.testing._memory_table import open_memory
 
         allow_scheme(open_memory())
-        module = ModuleType(f"_headrace_harness_{next(_ids)}")
+        module = ModuleType(f"_headrace_harness_{next(_names)}")
         module.pipeline = self.pipeline  # type: ignore[attr-defined]  # a module made here
         sys.modules[module.__name__] = module
         self._modules.append(module.__name__)
@@ -349,7 +288,7 @@ class PipelineHarness:
                 "job": self.pipeline.name,
                 "pipeline": f"{module.__name__}:pipeline",
                 "max_parallelism": self.max_parallelism,
-                "state": {"root": "state", "local": "local", "backend": self.backend},
+                "state": {"root": self._place("state"), "local": "local", "backend": self.backend},
                 "watermark": {"bucket": self.bucket},
                 "sources": self._sources(),
                 "sinks": self._sinks(),
@@ -383,26 +322,40 @@ class PipelineHarness:
             for node in self.pipeline.nodes
             if isinstance(node.operator, SinkNode)
         }
-        return {name: {"path": f"lake/{name}", "mode": mode} for name, mode in modes.items()}
+        return {name: {"path": self._place(f"lake/{name}"), "mode": mode} for name, mode in modes.items()}
 
-    @staticmethod
-    def _at(place_and_visit: str | None, act: Callable[[], None]) -> Callable[[str], None]:
-        """Return an observer that acts when a place is reached for the given time."""
-        wanted, _, visit = (place_and_visit or "").partition(":")
-        left = itertools.count(int(visit or 1), -1)
+    def _place(self, path: str) -> str:
+        return path if self.storage is None else f"{self.storage}/{path}"
 
-        def reached(place: str) -> None:
-            if place == wanted and next(left) == 1:
-                act()
+    def _next_run(self) -> str:
+        self._advance_clock()
+        self._runs += 1
+        return f"run-{self._runs}"
 
-        return reached
+    @contextmanager
+    def crashing_at(self, place: str | None) -> Iterator[None]:
+        """Let the process die when the block reaches a place, as in `run`: what it wrote by then stays, and the block ends."""
+        crashed = self.folder.with_name("crashed")
+        disks: list[DiskCopy | None] = []
 
-    def _crash(self) -> None:
-        shutil.copytree(self.folder, self.folder.with_name("crashed"))
-        raise _CrashError
+        def crash() -> None:
+            shutil.copytree(self.folder, crashed)
+            disks.append(self._disk_copy())
+            raise _CrashError
 
-    def _end_budget(self) -> None:
-        self.clock.advance(round(self.config.run.budget.total_seconds() * 1000) + 1)
+        try:
+            with crash_points.observed(at(place, crash)):
+                yield
+        except _CrashError:
+            self._replace(crashed)
+            for disk in disks:
+                if disk is not None:
+                    disk.bring_back()
+
+    def _disk_copy(self) -> DiskCopy | None:
+        from headrace.testing._memory_disk import DiskCopy
+
+        return None if self.storage is None else DiskCopy(self.storage)
 
     def _replace(self, folder: Path) -> None:
         shutil.rmtree(self.folder)
@@ -425,13 +378,6 @@ def _remove(folder: Path, modules: Sequence[str]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     for name in modules:
         sys.modules.pop(name, None)
-
-
-def _known(what: str, name: str, names: Collection[str]) -> str:
-    if name in names:
-        return name
-    msg = f"there is no {what} '{name}'{did_you_mean(name, names)} (there are: {', '.join(names)})"
-    raise ValueError(msg)
 
 
 def _check_fed(source: SourceNode, records: Sequence[msgspec.Struct], kinds: Sequence[RowKind] | None) -> None:

@@ -1,4 +1,4 @@
-"""Rows of a sink as records, as they were emitted: unlike a source, a sink may contain NaN."""
+"""Stored rows, and those of a sink as records, as they were emitted: unlike a source, a sink may contain NaN."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ import pyarrow as pa
 
 from headrace.records.column_types import columns_of
 from headrace.records.record_columns import build_records, column_values
+from headrace.storage.storage import Storage
+from headrace.storage.table import TableMissingError
+
+
+def stored_rows(uri: str) -> pa.Table:
+    """Return the rows of the latest version of a table; no columns where there is no table."""
+    try:
+        return pa.table(Storage(uri).table().latest().stream())
+    except TableMissingError:
+        return pa.table({})
 
 
 def records_of(table: pa.Table, record: type[msgspec.Struct]) -> list[Any]:

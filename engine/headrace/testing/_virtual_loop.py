@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from headrace import clock
+from headrace.testing._clocks import OperatorClock
 
 T = TypeVar("T")
 
@@ -98,7 +99,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     _next: float | None = None
 
 
-class LoopClock(clock.VirtualClock):
+class LoopClock(OperatorClock):
     """Clock of a virtual loop: `advance` runs the loop."""
 
     def __init__(self, loop: VirtualLoop, advanced: Callable[[], None]) -> None:
@@ -113,7 +114,7 @@ class LoopClock(clock.VirtualClock):
         """Set another start time than 0 (ms)."""
         self._now = now - round(self._loop.time() * 1000)
 
-    def advance(self, milliseconds: int) -> None:
+    def follow(self, milliseconds: int) -> None:
         """Advance time (ms) and run due timers in order. An error on the way is raised, and time stops there."""
         clock.use(self)
         until = self._loop.time() + milliseconds / 1000

@@ -36,13 +36,6 @@ class PlainPaid(KeyedCoProcessFunction[Order, Payment, Line]):
     def process2(self, payment, ctx, /): ...
 
 
-class Echo(KeyedProcessFunction[T, T], Generic[T]):
-    async def process(self, record, ctx, /): ...
-
-
-class EchoLines(Echo[Line]): ...
-
-
 def test_types_of_both_inputs_are_named():
     assert function_types(Paid()) == ((Order, Payment), Line)
     assert function_types(type("Derived", (Paid,), {})()) == ((Order, Payment), Line)
@@ -50,6 +43,11 @@ def test_types_of_both_inputs_are_named():
 
 
 def test_types_must_be_named():
+    class Echo(KeyedProcessFunction[T, T], Generic[T]):
+        async def process(self, record, ctx, /): ...
+
+    class EchoLines(Echo[Line]): ...
+
     class Nameless(KeyedCoProcessFunction):
         process1 = process2 = Paid.process1
 

@@ -51,11 +51,6 @@ class Strange(KeyedProcessFunction[Line, Line]):
         pass
 
 
-class Nameless(KeyedProcessFunction):
-    async def process(self, record, ctx, /):
-        pass
-
-
 def is_early(event: Event) -> bool:
     return event.at < 0
 
@@ -91,14 +86,6 @@ class Asked:
 
 def key_of(event: Event) -> tuple[str, int]:
     return event.key, event.at
-
-
-class Nested(Struct, frozen=True):
-    at: Timestamp
-    parts: list[str]
-    part: Event | None
-    number: int | None
-    score: float
 
 
 @pytest.fixture
@@ -147,6 +134,10 @@ def test_record_type_is_that_of_the_last_function(source, enriched):
 
 
 def test_types_are_found_in_base_classes():
+    class Nameless(KeyedProcessFunction):
+        async def process(self, record, ctx, /):
+            pass
+
     class Derived(Lines):
         pass
 
@@ -320,6 +311,13 @@ def test_key_is_fields_or_a_function(source, keyed, fields):
 
 @pytest.mark.parametrize(("field", "shown"), [("parts", r"list\[str\]"), ("part", "Event")])
 def test_key_holds_one_value(field, shown):
+    class Nested(Struct, frozen=True):
+        at: Timestamp
+        parts: list[str]
+        part: Event | None
+        number: int | None
+        score: float
+
     nested = Pipeline("demo").source("nested", Nested, event_time="at")
     with pytest.raises(ValueError, match=rf"field '{field}' of Nested is {shown}, which cannot be a key: key_by\(\) a"):
         nested.key_by(field)

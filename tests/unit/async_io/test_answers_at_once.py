@@ -76,15 +76,14 @@ def test_breaker_that_stays_closed_changes_no_outcome(plans):
     assert with_it == outcome_of(plans, OutputMode.ORDERED, always_waits=False, rejects=9, breaker=None)
 
 
-class Wrong(Service):
-    async def invoke(self, question, /):
-        if question.number == 2:
-            return self.plans
-        return [Answer(question.number, 1)]
-
-
 @pytest.mark.parametrize("wrong", [None, Answer(2, 1), [Question(2)]])
 def test_wrong_answer_at_once_names_its_record(wrong):
+    class Wrong(Service):
+        async def invoke(self, question, /):
+            if question.number == 2:
+                return self.plans
+            return [Answer(question.number, 1)]
+
     function = Wrong(wrong, always_waits=False)
     wait = AsyncWait(
         "ask", function, mode=OutputMode.ORDERED, capacity=3, timeout=timedelta(seconds=60), retry=NoRetry()

@@ -18,11 +18,6 @@ FAILS = (0.0, False)
 NEVER = (1e6, True)
 
 
-class WithDefault(Promised):
-    def default(self, question, error, /):
-        return [Answer(question.number, 0)]
-
-
 def job_of(mode, function, *, delay=3_600_000, on_failure=OnFailure.QUARANTINE, **options):
     job = Job(mode, function, park_after=0 * MS, **options)
     job.wait = replace(job.wait, on_failure=on_failure, retry=FixedDelay(max_retries=9, delay=delay * MS))
@@ -69,6 +64,11 @@ def test_open_breaker_does_not_stop_finish_calls(mode):
 @pytest.mark.parametrize("last", [FAILS, NEVER])
 def test_last_failure_follows_the_operators_setting(mode, last):
     """An element that fails its last call is abandoned as the operator's `on_failure` says."""
+
+    class WithDefault(Promised):
+        def default(self, question, error, /):
+            return [Answer(question.number, 0)]
+
     outcomes = {}
     for on_failure in OnFailure:
         job = job_of(mode, WithDefault({0: [FAILS, last]}), on_failure=on_failure)

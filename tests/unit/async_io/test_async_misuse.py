@@ -246,23 +246,23 @@ def test_multiplier_that_is_no_number_is_refused():
 # ----------------------------------------------------------------------------------------------- calls that never end
 
 
-class Hanging(BlockingFunction[Question, Answer]):
-    """A client without a timeout."""
-
-    threads = 2
-    patience = 20 * MS
-
-    def __init__(self):
-        self.comes_back = threading.Event()
-
-    def call(self, question, /):
-        if question.number == 0:
-            self.comes_back.wait()
-        return [Answer(question.number, 0)]
-
-
 def test_hanging_thread_does_not_delay_the_end():
     """A thread that hangs past the timeout does not hold up the end."""
+
+    class Hanging(BlockingFunction[Question, Answer]):
+        """A client without a timeout."""
+
+        threads = 2
+        patience = 20 * MS
+
+        def __init__(self):
+            self.comes_back = threading.Event()
+
+        def call(self, question, /):
+            if question.number == 0:
+                self.comes_back.wait()
+            return [Answer(question.number, 0)]
+
     function = Hanging()
     try:
         operator = run(function, timeout=50 * MS, on_failure=OnFailure.QUARANTINE)

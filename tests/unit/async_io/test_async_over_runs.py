@@ -152,13 +152,12 @@ class Runs:
         return sent
 
 
-class Pondering(Wild):
-    async def timeout(self, question, /):
-        await asyncio.sleep(86_400)
-
-
 @pytest.mark.parametrize(("mode", "emitted"), [(OutputMode.ORDERED, []), (OutputMode.KEYED_ORDERED, [1])])
 def test_stopping_run_does_not_wait_for_hooks(mode, emitted):
+    class Pondering(Wild):
+        async def timeout(self, question, /):
+            await asyncio.sleep(86_400)
+
     function = Pondering({0: [(86_400.0, True)]})
     runs = Runs(AsyncWait("ask", function, mode, CAPACITY, 20 * MS, NoRetry()))
     runs.micro_batch("ab", looks=0)

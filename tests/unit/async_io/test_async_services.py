@@ -106,12 +106,9 @@ def test_clock_set_back_does_not_extend_breaker():
     """If the clock is set back, the breaker stays open for no longer than the longest wait."""
     policy = CircuitBreaker(probe_after=10 * MS, longest=500 * MS)
     virtual = clock.VirtualClock(1000)
-    before = clock.use(virtual)
-    try:
+    with clock.installed(virtual):
         assert Breaker(policy, open_until=86_400_000).seconds_to_probe() == 0.5
         assert Breaker(policy, open_until=1100).seconds_to_probe() == 0.1
-    finally:
-        clock.use(before)
 
 
 def test_success_among_failures_keeps_breaker_closed():

@@ -194,35 +194,24 @@ def test_cancelled_call_fails_at_finish(way):
         run(Cancels(way), finishes=True)
 
 
-class CancelledGroup(Fails):
-    async def invoke_many(self, questions):
-        if any(question.number == 1 for question in questions) and self.left:
-            self.left -= 1
-            if self.place == "itself":
-                cancel_itself()
-                await asyncio.sleep(0)
-            if self.place == "raises":
-                raise asyncio.CancelledError
-            return [asyncio.CancelledError()] * len(questions)
-        return [[Answer(question.number, 1)] for question in questions]
-
-
 @pytest.mark.parametrize("way", ["itself", "raises", "answers"])
 def test_cancelled_group_is_a_failed_call(way):
+    class CancelledGroup(Fails):
+        async def invoke_many(self, questions):
+            if any(question.number == 1 for question in questions) and self.left:
+                self.left -= 1
+                if self.place == "itself":
+                    cancel_itself()
+                    await asyncio.sleep(0)
+                if self.place == "raises":
+                    raise asyncio.CancelledError
+                return [asyncio.CancelledError()] * len(questions)
+            return [[Answer(question.number, 1)] for question in questions]
+
     options = {"batch": Batching(size=2, wait=timedelta(0)), "retry": ONCE}
     assert run(CancelledGroup(way, times=1), **options) == [0, 1, 2, 3]
     with pytest.raises(ServiceError, match="gave up after 2 calls"):
         run(CancelledGroup(way), **options)
-
-
-class CancelsAll(Fails):
-    async def invoke(self, question):
-        if self.place == "child":
-            await asyncio.create_task(of_a_child_that_exits())
-        for task in asyncio.all_tasks():
-            task.cancel()
-        await asyncio.sleep(0)
-        return [Answer(question.number, 1)]
 
 
 async def of_a_child_that_exits():
@@ -232,6 +221,15 @@ async def of_a_child_that_exits():
 @pytest.mark.parametrize("mode", [OutputMode.ORDERED, OutputMode.KEYED_ORDERED])
 @pytest.mark.parametrize("place", ["all", "child"])
 def test_end_of_the_loop_is_user_codes(mode, place):
+    class CancelsAll(Fails):
+        async def invoke(self, question):
+            if self.place == "child":
+                await asyncio.create_task(of_a_child_that_exits())
+            for task in asyncio.all_tasks():
+                task.cancel()
+            await asyncio.sleep(0)
+            return [Answer(question.number, 1)]
+
     with pytest.raises(UserFunctionError, match="CancelledError|SystemExit"):
         run(CancelsAll(place), mode)
 

@@ -30,10 +30,6 @@ class Given(Struct, frozen=True):
     value: int
 
 
-class Texts(Struct, frozen=True):
-    value: str
-
-
 class Ask(AsyncFunction[Asked, Given]):
     """Answers -1."""
 
@@ -46,11 +42,6 @@ class Ask(AsyncFunction[Asked, Given]):
     async def invoke(self, asked, /):
         self.calls.append(asked.what)
         return [Given(-1)]
-
-
-class AskForTexts(AsyncFunction[Asked, Texts]):
-    async def invoke(self, asked, /):
-        return [Texts("")]
 
 
 def wait_of(function, mode=OutputMode.ORDERED, **options):
@@ -173,6 +164,13 @@ def test_quarantine_policy_decides_about_kept_failures(policy, is_taken):
 
 
 def test_answer_of_another_type_is_refused():
+    class Texts(Struct, frozen=True):
+        value: str
+
+    class AskForTexts(AsyncFunction[Asked, Texts]):
+        async def invoke(self, asked, /):
+            return [Texts("")]
+
     stored = kept(wait_of(Ask()), (1, 1, 10))
     answers = taken_from(wait_of(AskForTexts()), stored)
     asked_element = element(1, 1)

@@ -69,12 +69,11 @@ def test_cache_of_negative_answers_can_be_disabled(calls):
     assert calls == ["x", "x"]
 
 
-class Plain(AsyncFunction[Order, Line]):
-    async def invoke(self, record, /):
-        return []
-
-
 def test_unsupported_functions_and_join_types_are_refused():
+    class Plain(AsyncFunction[Order, Line]):
+        async def invoke(self, record, /):
+            return []
+
     orders = Pipeline("shop").source("orders", Order, event_time="at")
     with pytest.raises(TypeError, match="lookup 'names' takes an instance of a class derived from LookupFunction"):
         orders.lookup("names", Plain(), timeout=timedelta(seconds=5))

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from headrace import clock
 from headrace.local.tasks import LocalTasks
 from headrace.run.job_run import run_on
 from tests.unit.support.backfilled_job import BackfilledJob
@@ -25,11 +24,8 @@ def job(headrace, monkeypatch):
     monkeypatch.setenv("HEADRACE_HOME", str(result.harness.folder))
 
     def run(config, options, on_event):
-        before = clock.use(result.harness.clock)
-        try:
+        with result.harness.on_its_clock():
             return run_on(LocalTasks(), config, options, on_event)
-        finally:
-            clock.use(before)
 
     monkeypatch.setattr("headrace.spark.run", run)
     return result

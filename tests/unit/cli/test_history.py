@@ -13,12 +13,6 @@ from headrace.state.key_groups import key_group
 from tests.unit.support.demo_job import HOUR, timestamp
 
 
-class Leg(Struct, frozen=True):
-    tail: str
-    leg: str
-    at: Timestamp
-
-
 def row(key, number, text, *, kind="+U", checkpoint=5, deleted=False):
     name = f'"{key}"'
     return {
@@ -76,6 +70,11 @@ def test_rows_longer_than_screen_are_cut(headrace, state):
 
 @pytest.mark.parametrize(("upsert_key", "is_told"), [(("leg",), True), (("tail",), False), (None, False)])
 def test_history_warns_when_sink_may_show_other_row(upsert_key, is_told):
+    class Leg(Struct, frozen=True):
+        tail: str
+        leg: str
+        at: Timestamp
+
     source = Pipeline("p").source("legs", Leg, event_time="at")
     operator = source.upsert_materialize("latest", primary_key=("tail",), upsert_key=upsert_key).operators[-1]
     rows = [{**row("N7", number, f"LEG-{number}"), "inserted_at": None} for number in range(2)]

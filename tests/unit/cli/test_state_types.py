@@ -15,12 +15,6 @@ from headrace.log.facts import NO_DECLARATIONS
 from headrace.state.type_schema import type_schema_of
 
 
-class Board(msgspec.Struct):
-    tail: str
-    carriers: dict[str, list[int]]
-    delayed_by_minutes_at_the_gate: int | None = None
-
-
 @pytest.fixture
 def recorded(state):
     """Checkpoint 5, which records types: by default the types that the pipeline declares."""
@@ -42,6 +36,11 @@ class Event(msgspec.Struct, frozen=True):
 
 
 def test_state_list_shows_kinds_and_types(headrace, recorded):
+    class Board(msgspec.Struct):
+        tail: str
+        carriers: dict[str, list[int]]
+        delayed_by_minutes_at_the_gate: int | None = None
+
     recorded(Board)
     document = {row["state"]: row for row in json.loads(headrace("state list demo --json").stdout)["states"]}
     assert (document["last_leg"]["kind"], document["event_time"]["kind"], document["history"]["kind"]) == (

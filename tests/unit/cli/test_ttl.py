@@ -192,7 +192,7 @@ def test_history_shows_removals_by_age(headrace, later):
 
 
 def test_history_knows_which_compaction_dropped_a_key(headrace, later):
-    later.add("keyed_state", [entry("N4", '"SFO-JFK"', 5, expires=30 * HOUR)], mode="overwrite")
+    later.add("keyed_state", [entry("N4", '"SFO-JFK"', 5, expires=30 * HOUR)], whole=True)
     later.commit(Kind.COMPACTION)
     assert changes_of(headrace) == [(1, "written"), (2, "changed"), (6, "expired, and dropped by this compaction")]
     later.add("keyed_state", [entry("N1", '"again"', 7, expires=30 * HOUR)])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from headrace import Pipeline, crash_points
+from headrace import Pipeline
 from headrace.commit.branch_code import config_of, differences_to_file, on_branch
 from headrace.edits.fork import fork
 from headrace.errors import ConfigError
 from headrace.log import branches
 from headrace.log.branches import Branches
 from tests.unit.support.branched_job import BranchedJob, Order, Totals, totals
+from tests.unit.support.crashes import Killed, dying_at
 
 
 @pytest.fixture
@@ -160,11 +161,7 @@ def test_new_source_in_the_file_is_a_difference(job):
 
 
 def test_branch_that_is_not_ready_is_not_run(job):
-    def kill(reached):
-        if reached == "fork.listed":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), crash_points.observed(kill):
+    with pytest.raises(Killed), dying_at("fork.listed"):
         forked(job, run__budget="5m")
     with pytest.raises(
         ConfigError, match="branch 'other' of job 'shop' is not ready: .* headrace branch create shop other"

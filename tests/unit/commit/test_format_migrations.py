@@ -8,7 +8,6 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from headrace import crash_points
 from headrace.commit import migrations
 from headrace.commit.migrations import MIGRATIONS, FormatMigration
 from headrace.commit.protocol import open_job
@@ -21,13 +20,10 @@ from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import ALL_TABLES, FORMAT_VERSION, STATE_TABLES, TIMERS
 from tests.jobs.home import Home
+from tests.unit.support.crashes import Killed, dying_at
 from tests.unit.support.memory_job import timer_row
 
 NOTE = pa.field("note", pa.string())
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 @pytest.fixture
@@ -104,11 +100,7 @@ PLACES = ["migration.before", "migration.prepared", "commit.before", "commit.aft
 @pytest.mark.usefixtures("next_format")
 @pytest.mark.parametrize("place", PLACES)
 def test_crash_leaves_old_or_new_format(config, place):
-    def die(reached):
-        if reached == place:
-            raise Killed
-
-    with crash_points.observed(die), pytest.raises(Killed), open_job(config, "killed"):
+    with pytest.raises(Killed), dying_at(place), open_job(config, "killed"):
         pass
     last = CheckpointLog(JobFolder(config.job_folder)).last
     assert last.format_version == (2 if place in {"commit.after", "publish.after"} else 1)

@@ -12,7 +12,7 @@ from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import SparkWriters
 from headrace.storage.storage import Storage
 from headrace.storage.table import CommitInfo, Transaction
-from tests.unit.support.memory_job import BOARD, DiskCopy, MemoryJob, commit_batch, killed_at
+from tests.unit.support.memory_job import BOARD, MemoryJob, commit_batch, killed_at
 
 
 def incarnation(job, sink=BOARD):
@@ -60,7 +60,7 @@ def test_incarnations_have_different_numbers(begun_anew):
 
 def test_sink_of_another_incarnation_is_refused(begun_anew):
     job = begun_anew
-    before = DiskCopy(job.disk)
+    before = job.copy()
     for act in (job.run, lambda: restore(job.config, 1, "", "somebody")):
         with pytest.raises(SinkMismatchError, match="was written by another incarnation of job 'purchases'") as error:
             act()

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from headrace import Pipeline, Struct, Timestamp, clock
+from headrace import Pipeline, Struct, Timestamp
 from headrace.commit.run_check import new_sink_columns
 from headrace.edits.reconcile import reconcile
 from headrace.edits.restore import restore
@@ -30,12 +30,6 @@ class New(Struct, frozen=True):
     size: int = 7
     parts: list[int] | None = None
     at: Timestamp = 0
-
-
-class Retyped(Struct, frozen=True):
-    id: str
-    at: Timestamp
-    size: list[str] | None = None
 
 
 class Since(Struct, frozen=True):
@@ -143,21 +137,23 @@ def test_crash_after_adding_a_column_is_survived(harness, mode):
 
 
 def test_restore_removes_column_and_next_run_adds_it(harness, mode):
-    first = CheckpointLog(JobFolder(harness.config.job_folder)).last.checkpoint_id
+    first = harness.facts[-1].checkpoint_id
     harness.change(pipeline=pipeline(New, mode))
     harness.feed("rows", [New("c", 3, at=3)])
     harness.run()
-    before = clock.use(harness.clock)
-    try:
+    with harness.on_its_clock():
         restore(harness.config, first, "again", "by-hand")
-    finally:
-        clock.use(before)
     assert rows_of(harness) == [("a", "none"), ("b", "none")]
     harness.run()
     assert rows_of(harness) == [("a", None), ("b", None), ("c", 3)]
 
 
 def test_removed_and_retyped_columns_are_refused(harness, mode):
+    class Retyped(Struct, frozen=True):
+        id: str
+        at: Timestamp
+        size: list[str] | None = None
+
     harness.change(pipeline=pipeline(New, mode))
     harness.feed("rows", [New("c", 3, at=3)])
     harness.run()
@@ -171,13 +167,12 @@ def test_removed_and_retyped_columns_are_refused(harness, mode):
         harness.run()
 
 
-class Texts(Struct, frozen=True):
-    id: str
-    at: str
-    time: Timestamp = 0
-
-
 def test_retyped_column_of_append_sink_is_refused():
+    class Texts(Struct, frozen=True):
+        id: str
+        at: str
+        time: Timestamp = 0
+
     harness = PipelineHarness(pipeline(Old, "append"))
     harness.feed("rows", [Old("a", 1)])
     harness.run()
@@ -201,13 +196,12 @@ def test_number_is_not_merged_into_a_text():
         harness.run()
 
 
-class Wide(Struct, frozen=True):
-    id: str
-    shop: str
-    at: Timestamp
-
-
 def test_new_column_cannot_be_of_the_key():
+    class Wide(Struct, frozen=True):
+        id: str
+        shop: str
+        at: Timestamp
+
     harness = PipelineHarness(pipeline(Old, "merge"))
     harness.feed("rows", [Old("a", 1)])
     harness.run()

@@ -175,20 +175,21 @@ def test_checkpoint_that_never_reached_a_sink_is_refused(unpublished):
         version_of(unpublished.sink(), BOARD, unpublished.log.lineage)
 
 
-class LargeMerge:
-    """Merges through Spark: the part that publishing sees."""
-
-    def __init__(self):
-        self.calls = []
-
-    def __call__(self, uri, files, keys, *, app_id, version):
-        self.calls.append((uri, len(files), keys, app_id, version))
-        store = Storage(uri).table()
-        store.append(store.latest().version, pa.schema([]), [], CommitInfo(transaction=Transaction(app_id, version)))
-
-
 @pytest.mark.parametrize(("threshold", "merges"), [(0, 1), (1, 0)])
 def test_large_merges_go_through_spark(unpublished, threshold, merges):
+    class LargeMerge:
+        """Merges through Spark: the part that publishing sees."""
+
+        def __init__(self):
+            self.calls = []
+
+        def __call__(self, uri, files, keys, *, app_id, version):
+            self.calls.append((uri, len(files), keys, app_id, version))
+            store = Storage(uri).table()
+            store.append(
+                store.latest().version, pa.schema([]), [], CommitInfo(transaction=Transaction(app_id, version))
+            )
+
     job, spark = unpublished, LargeMerge()
     job.config = replace(job.config, publish=replace(job.config.publish, spark_above_rows=threshold))
     assert publisher(job, writers=SparkWriters(merge=spark)).publish(job.last, job.log.lineage) == 2
@@ -197,17 +198,16 @@ def test_large_merges_go_through_spark(unpublished, threshold, merges):
     assert (job.published(BOARD), job.published(REMINDERS)) == (2, 2)
 
 
-def refusing(path, *, times=1):
-    left = [OSError("read-only")] * times
-
-    def fail(step, reached):
-        if step == "commit" and reached == path and left:
-            raise left.pop()
-
-    return fail
-
-
 def test_next_run_publishes_after_sink_error(job):
+    def refusing(path, *, times=1):
+        left = [OSError("read-only")] * times
+
+        def fail(step, reached):
+            if step == "commit" and reached == path and left:
+                raise left.pop()
+
+        return fail
+
     with (
         job.disk.failing(refusing(f"lake/{REMINDERS}")),
         pytest.raises(StorageError, match=f"checkpoint 2 in sink '{REMINDERS}' at .*: read-only") as refused,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from headrace import Pipeline, Struct, Timestamp, clock
+from headrace import Pipeline, Struct, Timestamp
 from headrace.commit.run_check import checked_plan, stored_problems
 from headrace.edits.reconcile import reconcile
 from headrace.edits.restore import restore
@@ -80,11 +80,8 @@ def ruled(rule, *sinks):
 
 
 def called(harness, command, *arguments):
-    before = clock.use(harness.clock)
-    try:
+    with harness.on_its_clock():
         return command(harness.config, *arguments)
-    finally:
-        clock.use(before)
 
 
 @pytest.mark.parametrize("mode", NAMES)

@@ -235,26 +235,28 @@ def test_check_ends_with_a_documented_code(project, content):
     assert "Traceback" not in result.output
 
 
-def plain(value):
-    """Return a loaded value in the form of a file."""
-    if isinstance(value, msgspec.Struct):
-        fields = msgspec.structs.fields(value)
-        return {field.encode_name: plain(getattr(value, field.name)) for field in fields}
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, timedelta):
-        return format_duration(value)
-    return value.isoformat() if isinstance(value, datetime) else value
-
-
 @examples(100)
 @given(content=changed_trees([JOB + FULL]) | changed_texts(JOBS))
 @example(content=(JOB + FULL).encode())
 def test_loading_twice_gives_equal_configs(project, content):
+    def first_values(config):
+        return JobFile(**{name: getattr(config, name) for name in JobFile.__struct_fields__})
+
+    def plain(value):
+        """Return a loaded value in the form of a file."""
+        if isinstance(value, msgspec.Struct):
+            fields = msgspec.structs.fields(value)
+            return {field.encode_name: plain(getattr(value, field.name)) for field in fields}
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        if isinstance(value, tuple):
+            return [plain(item) for item in value]
+        if isinstance(value, Enum):
+            return value.value
+        if isinstance(value, timedelta):
+            return format_duration(value)
+        return value.isoformat() if isinstance(value, datetime) else value
+
     file = put(project, "jobs/demo.yaml", content)
     first = loaded(lambda: load_job("demo", project), file)
     if first is None:
@@ -262,10 +264,6 @@ def test_loading_twice_gives_equal_configs(project, content):
     put(project, "jobs/demo.yaml", dumped(plain(first_values(first))))
     again = load_job("demo", project)
     assert first_values(again) == first_values(first)
-
-
-def first_values(config):
-    return JobFile(**{name: getattr(config, name) for name in JobFile.__struct_fields__})
 
 
 REFUSED = {

@@ -21,17 +21,6 @@ from headrace.plan.planner import plan_stages
 from headrace.run.micro_batch import MicroBatch
 from headrace.sources.slices import NO_INPUT
 
-
-class Leg(Struct, frozen=True):
-    tail: str
-    at: Timestamp
-
-
-class Legs(KeyedProcessFunction[Leg, Leg]):
-    async def process(self, leg, ctx, /):
-        pass
-
-
 PARENT = Checkpoint(
     incarnation=1,
     checkpoint_id=0,
@@ -127,6 +116,14 @@ def test_environment_variable_can_set_a_choice(home, job_file, monkeypatch):
 
 @pytest.mark.parametrize(("asked", "enabled"), [(None, True), (False, False)])
 def test_each_operators_tasks_get_its_options(home, job_file, monkeypatch, asked, enabled):
+    class Leg(Struct, frozen=True):
+        tail: str
+        at: Timestamp
+
+    class Legs(KeyedProcessFunction[Leg, Leg]):
+        async def process(self, leg, ctx, /):
+            pass
+
     job_file("operators: {legs: {execution: {async-state: {buffer-size: 200, order-with-same-key: state-ordered}}}}\n")
     sent = []
 

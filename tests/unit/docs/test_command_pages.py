@@ -27,7 +27,7 @@ from tests.unit.support.demo_job import HOUR, START, at_nine, entry, headrace, h
 from tests.unit.support.doc_pages import blocks_of, calls_of, shows
 from tests.unit.support.erasure_job import bought, commit_rows, history, quarantined, timer
 from tests.unit.support.erasure_job import state as state_of
-from tests.unit.support.memory_job import DiskCopy, MemoryJob, board, commit_batch
+from tests.unit.support.memory_job import MemoryJob, board, commit_batch
 
 __all__ = ["at_nine", "headrace", "home", "state"]
 
@@ -57,7 +57,7 @@ def test_cli_page_looks_back(check, state):
     checkpoints, listed, changes = calls_of("cli", "headrace checkpoints\n id")
     check([checkpoints, listed])
     state.commit(Kind.BATCH, watermark=START + 20 * HOUR)
-    state.add("keyed_state", [], mode="overwrite")
+    state.add("keyed_state", [], whole=True)
     state.commit(Kind.COMPACTION)
     check([changes, *calls_of("cli", "headrace sql")])
 
@@ -120,7 +120,7 @@ def from_backup(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     with job.open() as opened:
         opened.commit(Kind.BATCH, files={}, outputs=board(opened, "ann"))
-    backup = DiskCopy(job.disk)
+    backup = job.copy()
     with job.open() as opened:
         opened.commit(Kind.BATCH, files={}, outputs={})
         commit_batch(opened, "bob")
@@ -251,12 +251,11 @@ def test_sinks_page_announces_columns(check, orders):
     check(calls_of("sinks", "headrace check orders"), (0, 1), root="")
 
 
-def without_sizes(text):
-    """Return a text without numbers of bytes, which differ between versions of pyarrow."""
-    return re.sub(r"\d+,\d+", "SIZE", text)
-
-
 def test_sinks_page_compacts_small_files(headrace, check, orders):
+    def without_sizes(text):
+        """Return a text without numbers of bytes, which differ between versions of pyarrow."""
+        return re.sub(r"\d+,\d+", "SIZE", text)
+
     LocalRuns()(orders)
     start = datetime(2026, 3, 1, tzinfo=UTC)
     for number in range(12):

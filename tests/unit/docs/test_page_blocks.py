@@ -276,12 +276,15 @@ def yaml_blocks():
     return [block for page in PAGES for block in blocks_of(page) if block.language == "yaml"]
 
 
-def names_in(cls):
-    return {field.encode_name for field in fields(cls)}
-
-
 @pytest.mark.parametrize("block", yaml_blocks(), ids=lambda block: f"{block.page}:{block.line}")
 def test_yaml_blocks_are_valid_files(block, tmp_path, monkeypatch):
+    def write(path: Path, content):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml.safe_dump(content))
+
+    def names_in(cls):
+        return {field.encode_name for field in fields(cls)}
+
     for name in re.findall(r"\$\{(\w+)\}", block.text):
         monkeypatch.setenv(name, "http://service")
     section = yaml.safe_load(block.text)
@@ -295,11 +298,6 @@ def test_yaml_blocks_are_valid_files(block, tmp_path, monkeypatch):
     write(tmp_path / "conf/clusters/local.yaml", CLUSTER)
     write(tmp_path / f"conf/jobs/{job['job']}.yaml", job)
     assert load_job(job["job"], tmp_path).job == job["job"]
-
-
-def write(path: Path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(content))
 
 
 # -------------------------------------------------------------------------------------------------------- commands

@@ -28,7 +28,7 @@ from headrace.log.branches import Branches
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.sources.interval import Interval
 from headrace.testing._memory_disk import forget_disk
-from tests.unit.support.memory_job import RETENTION, DiskCopy, MemoryJob, commit_batch, killed_at, places_of
+from tests.unit.support.memory_job import RETENTION, MemoryJob, commit_batch, killed_at, places_of
 
 DAY = Interval(0, 86_400_000)
 VOID = re.compile(
@@ -148,17 +148,16 @@ def setup():
     with open_job(on_branch(job.config, "old"), "setup") as opened:
         commit_batch(opened, "dee")
     engine_clock.use(before)
-    yield job, DiskCopy(job.disk), clock
+    yield job, job.copy(), clock
     forget_disk("branch-walk")
 
 
 @pytest.fixture
 def job(setup):
     result, disk, clock = setup
-    before = engine_clock.use(clock)
-    disk.bring_back()
-    yield result
-    engine_clock.use(before)
+    with engine_clock.installed(clock):
+        disk.bring_back()
+        yield result
 
 
 def places(job, act):
@@ -180,7 +179,7 @@ def test_every_command_works_after_a_kill(job, setup, killed):
         whole.bring_back()
         with killed_at(job.disk, place):
             KILLED[killed](job)
-        torn = DiskCopy(job.disk)
+        torn = job.copy()
         for name, command in [*LATER.items()][number % stride :: stride]:
             torn.bring_back()
             try:

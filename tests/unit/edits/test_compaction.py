@@ -14,8 +14,9 @@ from headrace.log.checkpoint import Kind
 from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import CHECKPOINTS, KEYED_STATE, QUARANTINE, STATE_TABLES, TIMERS
+from tests.unit.support.crashes import Killed
 from tests.unit.support.fuzzing import FACTOR
-from tests.unit.support.memory_job import DiskCopy, Killed, commit_batch, killed_at, state_row
+from tests.unit.support.memory_job import commit_batch, killed_at, state_row
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ def test_run_that_compacts_the_log_may_die_anywhere(memory_job):
     memory_job.run("ann")
     while files_of_log(memory_job) < 20:
         memory_job.run("ann")
-    before, known = DiskCopy(memory_job.disk), memory_job.log.checkpoints
+    before, known = memory_job.copy(), memory_job.log.checkpoints
     steps = []
     with memory_job.disk.failing(lambda step, path: steps.append(f"{step} {path}")):
         memory_job.run("bob")

@@ -23,7 +23,7 @@ from headrace.edits.restore import restore
 from headrace.edits.vacuum import vacuum
 from headrace.errors import FencedError, StorageError
 from headrace.testing._memory_disk import forget_disk
-from tests.unit.support.memory_job import RETENTION, DiskCopy, MemoryJob, commit_batch, killed_at, places_of
+from tests.unit.support.memory_job import RETENTION, MemoryJob, commit_batch, killed_at, places_of
 
 SCRIPT = (
     ("first", lambda job: job.run("ann")),
@@ -43,7 +43,7 @@ def play(job, clock, steps):
     """Run the script up to a step; return the content of the disk."""
     for step in range(1, steps + 1):
         play_step(job, clock, step)
-    return DiskCopy(job.disk)
+    return job.copy()
 
 
 def assert_whole(job, content):
@@ -128,7 +128,7 @@ def test_second_crash_during_recovery_does_no_harm(memory_job, clock, contents):
     for first in ("prepare.half", "commit.after"):
         with killed_at(job.disk, first):
             job.run("bob")
-        halfway = DiskCopy(job.disk)
+        halfway = job.copy()
         places.clear()
         with places_of(job.disk, places):
             job.run()
@@ -204,7 +204,7 @@ def test_overtaken_process_never_writes_twice(memory_job):
     """A process is suspended at each place of a micro-batch; meanwhile another process takes the job and commits its own."""
     job, places = memory_job, []
     job.run("ann")
-    before = DiskCopy(job.disk)
+    before = job.copy()
     with places_of(job.disk, places):
         job.run("bob")
     for place in dict.fromkeys(place for place, _ in places if place in crash_points.PLACES):

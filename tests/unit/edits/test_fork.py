@@ -24,6 +24,7 @@ from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
 from tests.unit.support.branched_job import CUSTOMERS, BranchedJob
+from tests.unit.support.crashes import Killed, dying_at
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.memory_job import BOARD, commit_batch
 from tests.unit.support.purchase_job import after_retention
@@ -245,14 +246,7 @@ def test_fork_refuses_lost_files(job):
 
 @pytest.mark.parametrize("place", ["fork.listed", "fork.tables"])
 def test_interrupted_fork_is_finished(job, place):
-    class Killed(BaseException):
-        pass
-
-    def kill(reached):
-        if reached == place:
-            raise Killed
-
-    with pytest.raises(Killed), crash_points.observed(kill):
+    with pytest.raises(Killed), dying_at(place):
         fork(job.config, "other", 1, "somebody")
     later(job)
     job.run()
@@ -263,17 +257,10 @@ def test_interrupted_fork_is_finished(job, place):
 
 
 def test_interrupted_drop_leaves_nothing_behind(job):
-    class Killed(BaseException):
-        pass
-
-    def kill(reached):
-        if reached == "branch.dropped":
-            raise Killed
-
     fork(job.config, "other", 1, "somebody")
     later(job)
     job.run("other")
-    with pytest.raises(Killed), crash_points.observed(kill):
+    with pytest.raises(Killed), dying_at("branch.dropped"):
         drop_branch(job.config, "other", "somebody")
     fork(job.config, "other", 1, "somebody")
     assert job.content("other") == job.content()
@@ -281,7 +268,7 @@ def test_interrupted_drop_leaves_nothing_behind(job):
 
 def test_repeated_drop_finishes_the_first(job):
     fork(job.config, "other", None, "somebody")
-    with pytest.raises(KeyboardInterrupt), crash_points.observed(interrupted_at("branch.dropped")):
+    with pytest.raises(KeyboardInterrupt), dying_at("branch.dropped", error=KeyboardInterrupt):
         drop_branch(job.config, "other", "somebody", "rejected")
     folder = job.config.on_branch("other").job_folder
     assert Storage(str(folder)).files()
@@ -290,16 +277,6 @@ def test_repeated_drop_finishes_the_first(job):
         assert not Storage(str(folder)).files()
     with pytest.raises(ConfigError, match="has no branch 'never'"):
         drop_branch(job.config, "never", "somebody")
-
-
-def interrupted_at(wanted):
-    """Return an observer that interrupts the process at a place."""
-
-    def interrupt(place):
-        if place == wanted:
-            raise KeyboardInterrupt
-
-    return interrupt
 
 
 def test_slow_drop_spares_a_newer_branch(job):
@@ -388,15 +365,14 @@ def test_unreadable_base_table_is_reported(memory_job):
             view.live_rows()
 
 
-def remove_under_a_run(on_branch):
-    """Remove a branch while a run holds it, and go on with the run."""
-    nothing = STATE_TABLES[KEYED_STATE].schema.empty_table()
-    with open_job(on_branch, "a run") as opened:
-        remove_branch(on_branch)
-        opened.commit(Kind.BATCH, files={KEYED_STATE: [opened.stage(KEYED_STATE, "0", nothing)]})
-
-
 def test_run_notices_that_its_branch_was_removed(job):
+    def remove_under_a_run(on_branch):
+        """Remove a branch while a run holds it, and go on with the run."""
+        nothing = STATE_TABLES[KEYED_STATE].schema.empty_table()
+        with open_job(on_branch, "a run") as opened:
+            remove_branch(on_branch)
+            opened.commit(Kind.BATCH, files={KEYED_STATE: [opened.stage(KEYED_STATE, "0", nothing)]})
+
     fork(job.config, "other", None, "somebody")
     with pytest.raises(FencedError, match="lost branch 'other' of job 'shop'"):
         remove_under_a_run(job.config.on_branch("other"))

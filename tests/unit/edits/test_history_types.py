@@ -50,16 +50,6 @@ class Changed(Struct, frozen=True):
     gate: str = "none"
 
 
-class Renamed(Row, frozen=True):
-    """Rows of this type look like those of `Row`."""
-
-
-class Texts(Struct, frozen=True):
-    at: Timestamp
-    key: str
-    level: str
-
-
 def plan(record):
     source = Pipeline("p").source("orders", record, event_time="at")
     return plan_stages(source.upsert_materialize("m", primary_key=("key",)).sink("greetings"))
@@ -115,6 +105,14 @@ def test_rows_of_new_type_retract_old_ones(job):
 
 
 def test_rename_migrates_nothing_and_incompatible_type_is_refused(job):
+    class Texts(Struct, frozen=True):
+        at: Timestamp
+        key: str
+        level: str
+
+    class Renamed(Row, frozen=True):
+        """Rows of this type look like those of `Row`."""
+
     job.run(Row, (INSERT, Row(0, "k", 1)))
     job.run(Renamed)
     assert Kind.MIGRATION not in job.kinds

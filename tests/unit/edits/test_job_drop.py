@@ -7,7 +7,6 @@ import pytest
 from deltalake import write_deltalake
 from msgspec.structs import replace
 
-from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import stored_problems
 from headrace.edits.drop_job import drop_job, droppable_job
@@ -18,11 +17,8 @@ from headrace.log.marks import MARKER
 from headrace.plan.loader import plan_of
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import CHECKPOINTS, STATE_TABLES
+from tests.unit.support.crashes import Killed, dying_at
 from tests.unit.support.purchase_job import SINK, commit_purchase
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 @pytest.fixture
@@ -40,18 +36,6 @@ def stored(config, folder=None):
 def opened_and_closed(config, **options):
     with open_job(config, "run", **options):
         pass
-
-
-def die_at(place, visit=1):
-    visits = 0
-
-    def observe(reached):
-        nonlocal visits
-        visits += reached == place
-        if reached == place and visits == visit:
-            raise Killed
-
-    return crash_points.observed(observe)
 
 
 def test_dry_run_lists_folder_and_sinks(job):
@@ -113,7 +97,7 @@ def test_held_job_is_left_alone(job):
     ],
 )
 def test_second_drop_finishes_a_crashed_drop(job, place, visit, sinks):
-    with pytest.raises(Killed), die_at(place, visit):
+    with pytest.raises(Killed), dying_at(place, visit):
         drop_job(job, "not needed", "somebody", sinks=sinks)
     for create in (True, False):
         with pytest.raises(ConfigError, match="is being dropped .not needed.*headrace drop purchases --apply"):
@@ -132,7 +116,7 @@ def test_run_that_opened_before_the_mark_is_refused(job, monkeypatch):
 
     def after_the_drop(self, **options):
         monkeypatch.undo()
-        with pytest.raises(Killed), die_at("drop.marked"):
+        with pytest.raises(Killed), dying_at("drop.marked"):
             drop_job(job, "not needed", "somebody")
         self._log.refresh()
         return claimed(self, **options)
@@ -177,6 +161,6 @@ def test_folder_without_checkpoints_can_be_dropped(job):
 
 
 def test_drop_marker_is_deleted_last(job):
-    with pytest.raises(Killed), die_at("drop.deleted"):
+    with pytest.raises(Killed), dying_at("drop.deleted"):
         drop_job(job, "not needed", "somebody")
     assert stored(job) == {MARKER}

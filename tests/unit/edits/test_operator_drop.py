@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.verify import verify
 from headrace.edits.edit import apply, preview
@@ -26,6 +25,7 @@ from headrace.tables.schemas import (
     STATE_TABLES,
     TIMERS,
 )
+from tests.unit.support.crashes import Killed, dying_at
 from tests.unit.support.keyed_job import KeyedJob, plan_by, value
 
 ROWS = (
@@ -57,10 +57,6 @@ FIELDS = {
     "sources": {"orders": SourceFacts()},
     "work": JobWork(held=1, pending=2, due=7),
 }
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 @pytest.fixture
@@ -186,11 +182,7 @@ PLACES = ("operator_state.staged", "prepare.before", "prepare.half", "prepare.af
 def test_crash_leaves_all_or_nothing(job, place):
     before = {table: job.live(table) for table in STATE_TABLES}
 
-    def die(reached):
-        if reached == place:
-            raise Killed
-
-    with pytest.raises(Killed), crash_points.observed(die):
+    with pytest.raises(Killed), dying_at(place):
         apply(job.config, DropOperator("legs", "not needed"), "somebody")
     with open_job(job.config, "next", force=True):
         pass

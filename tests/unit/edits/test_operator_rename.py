@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace import KeyedProcessFunction, ValueState, crash_points
+from headrace import KeyedProcessFunction, ValueState
 from headrace.commit.protocol import open_job
 from headrace.commit.verify import verify
 from headrace.edits.edit import apply, preview
@@ -16,6 +16,7 @@ from headrace.log.facts import Declarations, JobWork, OperatorDeclaration, Opera
 from headrace.plan.loader import plan_of
 from headrace.state.ttl import Gap, TtlHistory
 from headrace.tables.schemas import ASYNC_REQUESTS, KEYED_STATE, QUARANTINE, STATE_TABLES, TIMERS
+from tests.unit.support.crashes import Killed, dying_at
 from tests.unit.support.keyed_job import Event, KeyedJob, Snoozes, plan_by
 
 OLD, NEW = "wakers", "alarms"
@@ -42,10 +43,6 @@ class Texts(KeyedProcessFunction[Event, Event]):
 
     async def process(self, record, ctx, /):
         return None
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 @pytest.fixture
@@ -170,12 +167,8 @@ def test_restore_takes_the_new_name_back(job):
     "place", ["operator_state.staged", "prepare.half", "prepare.after", "commit.before", "commit.after"]
 )
 def test_crash_leaves_one_name_or_the_other(job, place):
-    def die(reached):
-        if reached == place:
-            raise Killed
-
     before = contents(job)
-    with pytest.raises(Killed), crash_points.observed(die):
+    with pytest.raises(Killed), dying_at(place):
         apply(job.config, RenameOperator(OLD, NEW), "somebody")
     with open_job(job.config, "next", force=True):
         pass

@@ -24,6 +24,7 @@ from headrace.sinks.layout import folder_name
 from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
 from tests.unit.support.branched_job import CUSTOMERS, BranchedJob, Order
+from tests.unit.support.crashes import Killed, dying_at
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.purchase_job import SINK, after_retention, commit_purchase
 
@@ -338,14 +339,7 @@ def test_next_run_finishes_a_promotion(job, place):
     expected = job.content("other")
     before = job.content()
 
-    class Crash(BaseException):
-        pass
-
-    def crash(reached):
-        if reached == place:
-            raise Crash
-
-    with crash_points.observed(crash), pytest.raises(Crash):
+    with pytest.raises(Killed), dying_at(place):
         promote(job)
     committed = CheckpointLog(JobFolder(job.config.job_folder)).last.kind is Kind.PROMOTION
     assert [branch.name for branch in Branches(job.config).open] == ([] if committed else ["other"])

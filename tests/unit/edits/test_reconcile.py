@@ -23,7 +23,6 @@ from headrace.tables.schemas import TIMERS
 from tests.unit.support.memory_job import (
     BOARD,
     REMINDERS,
-    DiskCopy,
     board,
     commit_batch,
     killed_at,
@@ -533,7 +532,7 @@ def foreign_sinks(old_folder):
 @pytest.mark.parametrize("power", [pytest.param("power stays", marks=pytest.mark.long), "power fails"])
 def test_killed_reconciliation_can_be_completed(request, scene, power):
     job = request.getfixturevalue(scene)
-    before, places, outcomes = DiskCopy(job.disk), [], set()
+    before, places, outcomes = job.copy(), [], set()
     with places_of(job.disk, places):
         checkpoint = mend(job)
     content = job.content()

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import stored_problems
 from headrace.commit.verify import verify
@@ -32,6 +31,7 @@ from headrace.tables.schemas import (
     STATE_TABLES,
     TIMERS,
 )
+from tests.unit.support.crashes import Killed, dying_at
 from tests.unit.support.keyed_job import KeyedJob, plan_by, value
 
 KEYS = ('"a"', '"b"', '"c"', "1", "2.5", '["x",1]', "null")
@@ -45,10 +45,6 @@ IDENTITIES = {
 }
 ROWS = tuple((table, key, columns) for table, columns in IDENTITIES.items() for key in KEYS)
 PLAN = plan_by("tail")
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 def contents(job):
@@ -175,12 +171,8 @@ def test_held_job_is_left_alone(job):
 
 @pytest.mark.parametrize("place", ["rescale.prepared", "commit.before", "commit.after", "publish.after"])
 def test_crash_leaves_one_number_or_the_other(job, place):
-    def die(reached):
-        if reached == place:
-            raise Killed
-
     before = contents(job)
-    with pytest.raises(Killed), crash_points.observed(die):
+    with pytest.raises(Killed), dying_at(place):
         apply(job.config, Rescale(7, "fewer tasks"), "somebody")
     committed = job.last.max_parallelism == 7
     assert committed is place.endswith(".after")

@@ -17,8 +17,8 @@ from headrace.edits.restore import restore
 from headrace.edits.sink_owners import take_over
 from headrace.errors import ConfigError, HeadraceError, SinkMismatchError
 from headrace.testing._memory_disk import forget_disk
+from tests.unit.edits.shared_tables import Sharer, customers_at, delete, lake_of
 from tests.unit.support.memory_job import BOARD
-from tests.unit.support.shared_tables import Sharer, customers_at, delete, lake_of
 
 DISK = "shared"
 TABLES = ("t", "u")

@@ -16,10 +16,8 @@ from headrace.edits import compact as small_files
 from headrace.edits.compact import compact_sinks, find_small_files
 from headrace.edits.restore import restore
 from headrace.errors import ConfigError, HeadraceError, StorageError
-from headrace.log.log import CheckpointLog
 from headrace.sinks.layout import by_partition, layout_problems
 from headrace.sinks.registry import sink_of
-from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness
 from tests.unit.support.partitioned_rows import Row
 from tests.unit.support.table_job import FEED
@@ -104,11 +102,8 @@ def test_table_keeps_its_partitions():
 
 
 def with_clock(harness, command, *arguments):
-    before = clock.use(harness.clock)
-    try:
+    with clock.installed(harness.clock):
         return command(*arguments)
-    finally:
-        clock.use(before)
 
 
 def with_files(mode="append", **sink):
@@ -136,9 +131,9 @@ def test_small_files_become_one_and_rows_stay(sink):
 @pytest.mark.parametrize("mode", ["append", "merge"])
 def test_job_continues_after_a_compaction(mode):
     harness = with_files(mode)
-    first = CheckpointLog(JobFolder(harness.config.job_folder)).checkpoints[1].checkpoint_id
+    first = harness.facts[1].checkpoint_id
     with_clock(harness, compact_sinks, harness.config, "by-hand", MIB)
-    assert check_sinks(harness.config, CheckpointLog(JobFolder(harness.config.job_folder)).checkpoints)
+    assert check_sinks(harness.config, harness.facts)
     harness.feed("rows", [Row("new", 9, "wed")])
     harness.run()
     assert sum(days_of(harness).values()) == 7
@@ -150,14 +145,13 @@ def test_job_continues_after_a_compaction(mode):
     assert sum(days_of(harness).values()) == 7
 
 
-class Reader(Struct, frozen=True):
-    id: str
-    at: Timestamp
-    day: str | None = None
-
-
 @pytest.mark.parametrize("change_feed", [False, True])
 def test_append_readers_ignore_the_compaction(change_feed):
+    class Reader(Struct, frozen=True):
+        id: str
+        at: Timestamp
+        day: str | None = None
+
     harness = harness_of()
     harness.feed("rows", ROWS)
     harness.run()

@@ -24,8 +24,8 @@ from headrace.plan.loader import plan_of
 from headrace.storage.storage import Storage
 from headrace.storage.table import OWNER
 from headrace.testing._memory_disk import forget_disk, memory_disk
+from tests.unit.edits.shared_tables import Sharer, customers_at, delete, lake_of, owner_at
 from tests.unit.support.memory_job import BOARD, REMINDERS, killed_at
-from tests.unit.support.shared_tables import Sharer, customers_at, delete, lake_of, owner_at
 
 DISK = "owners"
 

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.publish import Publisher
 from headrace.commit.verify import verify
@@ -33,6 +32,7 @@ from headrace.tables.folder import JobFolder
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints, sink_rows
 from tests.jobs.purchases import Line, Reminder
+from tests.unit.support.crashes import Killed, dying_at
 
 BOARD, REMINDERS = "lines_by_item", "reminders"
 APPLES, BREAD, CHEESE = (Line(item, "ann", 1, 50, 1, False) for item in ("apples", "bread", "cheese"))
@@ -333,33 +333,21 @@ def test_restore_takes_job_back_to_old_sink(old_sink):
     assert all(finding.ok for finding in old_sink.findings().values())
 
 
-def test_killed_restore_to_old_sink_publishes_later(old_sink, monkeypatch):
-    def die(place):
-        if place == "commit.after":
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(crash_points, "reached", die)
-        with pytest.raises(KeyboardInterrupt):
-            restore(old_sink.config, 1, "", "restore")
+def test_killed_restore_to_old_sink_publishes_later(old_sink):
+    with pytest.raises(Killed), dying_at("commit.after"):
+        restore(old_sink.config, 1, "", "restore")
     old_sink.run(put(BREAD))
     assert (old_sink.items(), old_sink.published()) == (["apples", "bread"], 5)
 
 
 @pytest.fixture
-def stuck(job, monkeypatch):
+def stuck(job):
     """The job after a restore that was killed before the sinks followed; then a user vacuumed a sink."""
     job.run(put(APPLES))
     job.run(delete(APPLES))
 
-    def die(place):
-        if place == "commit.after":
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(crash_points, "reached", die)
-        with pytest.raises(KeyboardInterrupt):
-            restore(job.config, 1, "", "restore")
+    with pytest.raises(Killed), dying_at("commit.after"):
+        restore(job.config, 1, "", "restore")
     DeltaTable(job.sink()).vacuum(0, enforce_retention_duration=False, dry_run=False)
     return job
 

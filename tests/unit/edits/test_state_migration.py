@@ -22,7 +22,6 @@ from headrace import (
     Struct,
     Timestamp,
     ValueState,
-    crash_points,
 )
 from headrace.commit.protocol import open_job
 from headrace.edits.migrate import settle_schemas
@@ -44,6 +43,7 @@ from headrace.tables.schemas import CHECKPOINTS_SCHEMA, KEYED_STATE, STATE_TABLE
 from tests.jobs import wake_ups
 from tests.jobs.home import Home
 from tests.unit.support.committed_state import Memory
+from tests.unit.support.crashes import Killed, dying_at
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -60,11 +60,6 @@ class Leg(Struct, frozen=True):
 class LegWithGate(Struct, frozen=True):
     at: int
     gate: str = ""
-
-
-class LegNeedsGate(Struct, frozen=True):
-    at: int
-    gate: str
 
 
 class TextLeg(Struct, frozen=True):
@@ -90,10 +85,6 @@ def plan(operator="legs", **states):
     return plan_stages(
         Pipeline("p").source("events", Event, event_time="at").key_by("key").process(operator, function()).sink("out")
     )
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 class Job:
@@ -175,6 +166,10 @@ def test_schemas_are_recorded_on_change_referenced_elsewhere(job):
 
 
 def test_last_declared_type_must_fit_all_stored_ones(job):
+    class LegNeedsGate(Struct, frozen=True):
+        at: int
+        gate: str
+
     job.run(plan(legs=Leg), ("legs", '"a"', '{"at":1}'))
     job.run(plan(legs=LegWithGate), ("legs", '"b"', '{"at":2,"gate":"x"}'))
     with pytest.raises(StateSchemaError, match="field 'gate' is new \\(str\\) and has no default"):
@@ -327,19 +322,11 @@ def test_failed_migration_function_changes_nothing(job):
     "place",
     ["state_migration.staged", "prepare.before", "prepare.after", "commit.before", "commit.after", "publish.after"],
 )
-def test_crash_leaves_state_migrated_or_unchanged(job, monkeypatch, place):
+def test_crash_leaves_state_migrated_or_unchanged(job, place):
     job.run(plan(legs=int, more=int), ("legs", '"a"', "5"), ("more", '"a"', "6"))
     code = plan(legs=(Leg, Migration(int, Leg)), more=(Leg, Migration(int, Leg)))
-    visits = itertools.count()
-
-    def die(reached):
-        if reached == place and next(visits) == 1:  # while the second state is being migrated
-            raise Killed
-
-    monkeypatch.setattr(crash_points, "reached", die)
-    with pytest.raises(Killed):
+    with pytest.raises(Killed), dying_at(place, visit=2):  # while the second state is being migrated
         job.run(code)
-    monkeypatch.undo()
     assert job.stored("legs") == {'"a"': {"at": 5}}
     job.run(code, forced=True)
     assert (job.stored("legs"), job.stored("more")) == ({'"a"': {"at": 5}}, {'"a"': {"at": 6}})
@@ -373,10 +360,6 @@ class Sum(AggregateFunction[int, Leg, int]):
         return Leg(one.at + other.at)
 
 
-class SumOfGated(Sum, AggregateFunction[int, LegWithGate, int]):
-    """The same function with another accumulator."""
-
-
 @pytest.mark.parametrize(
     ("one", "other", "message"),
     [
@@ -404,6 +387,9 @@ def test_every_state_kind_is_checked_for_changes(job, one, other, message):
 
 
 def test_accumulator_may_be_widened(job):
+    class SumOfGated(Sum, AggregateFunction[int, LegWithGate, int]):
+        """The same function with another accumulator."""
+
     job.run(plan(s=AggregatingState("s", Sum())), ("s", '"a"', '{"at":1}'))
     job.run(plan(s=AggregatingState("s", SumOfGated())), ("s", '"a"', '{"at":1,"gate":"x"}'))
     assert len(job.schemas()["legs"]["s"].types) == 2

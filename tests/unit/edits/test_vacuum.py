@@ -46,12 +46,11 @@ def exists(config, uri):
     return store.get_file_info(path).is_file
 
 
-def data_files(uris):
-    """Return the files that are not log entries."""
-    return {uri for uri in uris if LOG not in uri}
-
-
 def test_old_files_without_checkpoint_are_removed(config, stray, much_later):
+    def data_files(uris):
+        """Return the files that are not log entries."""
+        return {uri for uri in uris if LOG not in uri}
+
     assert data_files(vacuum(config, "look")) == stray
     assert all(exists(config, file) for file in stray)
     assert data_files(vacuum(config, "remove", dry_run=False)) == stray

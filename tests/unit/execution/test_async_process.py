@@ -296,18 +296,17 @@ def test_timers_belong_to_the_epoch_of_their_watermark(harness, order):
     assert output.index("b: 16") < output.index("b at 15: 16")
 
 
-class Plain(KeyedProcessFunction[Event, Line]):
-    def process(self, event, ctx, /):
-        ctx.collect(Line(f"{event.key}: {event.number}"))
-        for time in (5, 15, 16):
-            ctx.timers.register_event_time(time)
-
-    def on_timer(self, timestamp, ctx, /):
-        ctx.collect(Line(f"{ctx.key} at {timestamp}"))
-
-
 @pytest.mark.parametrize("order", KeyOrder)
 def test_plain_function_sees_due_timers_before_record(harness, order):
+    class Plain(KeyedProcessFunction[Event, Line]):
+        def process(self, event, ctx, /):
+            ctx.collect(Line(f"{event.key}: {event.number}"))
+            for time in (5, 15, 16):
+                ctx.timers.register_event_time(time)
+
+        def on_timer(self, timestamp, ctx, /):
+            ctx.collect(Line(f"{ctx.key} at {timestamp}"))
+
     h = harness(AsyncStateOptions(order_with_same_key=order), function=Plain())
     h.process(Event("a", number=1), 1)
     h.watermark(9)

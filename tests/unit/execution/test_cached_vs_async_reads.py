@@ -176,12 +176,11 @@ def test_coroutine_function_is_no_callback(form, new_backend):
         run(Scripted(code), new_backend, [In("k")])
 
 
-class PlainWithoutTimers(KeyedProcessFunction[In, Out]):
-    def process(self, record, ctx, /):
-        ctx.timers.register_event_time(0)
-
-
 def test_plain_function_need_not_handle_its_timers():
+    class PlainWithoutTimers(KeyedProcessFunction[In, Out]):
+        def process(self, record, ctx, /):
+            ctx.timers.register_event_time(0)
+
     process = process_of(PlainWithoutTimers(), HashMapBackend(), last_watermark=5)
     process.run([[element(1, In("k"))]], [Watermark(record_order(2), 5)])
     assert process.timers.fired == 1
@@ -190,22 +189,22 @@ def test_plain_function_need_not_handle_its_timers():
 # ------------------------------------------------------------------------------- what an earlier run has left comes first
 
 
-class Clocks(KeyedProcessFunction[In, Out]):
-    fired = ValueState("fired", int)
-
-    async def process(self, record, ctx, /):
-        ctx.collect(Out(f"record {record.number} after {await self.fired.value()}"))
-
-    async def on_timer(self, timestamp, ctx, /):
-        fired = (await self.fired.value() or 0) + 1
-        await self.fired.update(fired)
-        ctx.collect(Out(f"timer {timestamp} is the {fired}. at {ctx.watermark}"))
-
-
 @pytest.mark.parametrize("order", EventOrder)
 @pytest.mark.parametrize("new_backend", [HashMapBackend, Deferred])
 def test_held_records_precede_new_processing_time(order, new_backend):
     """Held records and repeated watermarks come before the new processing time."""
+
+    class Clocks(KeyedProcessFunction[In, Out]):
+        fired = ValueState("fired", int)
+
+        async def process(self, record, ctx, /):
+            ctx.collect(Out(f"record {record.number} after {await self.fired.value()}"))
+
+        async def on_timer(self, timestamp, ctx, /):
+            fired = (await self.fired.value() or 0) + 1
+            await self.fired.update(fired)
+            ctx.collect(Out(f"timer {timestamp} is the {fired}. at {ctx.watermark}"))
+
     backend = new_backend()
     key = encode("k")
     timers = (Timer(5, key), Timer(6, key), Timer(150, key, PROCESSING_TIME))

@@ -192,23 +192,22 @@ def test_branches_do_not_see_changes_of_each_other():
     assert [row[1] for row in spoilt] == [100, 101, 102]
 
 
-class Ask(AsyncFunction[Line, Line]):
-    """Changes what it gets, answers with one list and one record, and fails at first."""
-
-    def __init__(self):
-        self.answer = [Line("a", 0)]
-        self.calls = 0
-
-    async def invoke(self, record, /):
-        record.number += 10
-        self.calls += 1
-        if self.calls <= 2:
-            raise OSError("not yet")
-        self.answer[0].number = record.number
-        return self.answer
-
-
 def test_answers_and_asked_records_stay_as_they_were():
+    class Ask(AsyncFunction[Line, Line]):
+        """Changes what it gets, answers with one list and one record, and fails at first."""
+
+        def __init__(self):
+            self.answer = [Line("a", 0)]
+            self.calls = 0
+
+        async def invoke(self, record, /):
+            record.number += 10
+            self.calls += 1
+            if self.calls <= 2:
+                raise OSError("not yet")
+            self.answer[0].number = record.number
+            return self.answer
+
     retry = FixedDelay(max_retries=5, delay=dt.timedelta(milliseconds=1))
     wait = source().async_wait("ask", Ask(), capacity=1, timeout=dt.timedelta(seconds=9), retry=retry)
     _, out = emitted(wait.sink("out"))

@@ -15,7 +15,50 @@ from headrace.execution.controller import AsyncExecutionController
 from headrace.execution.keyed_operator import ForeignAwaitError
 from headrace.execution.record_context import RecordContext
 from headrace.options import AsyncStateOptions, EventOrder, KeyOrder
-from tests.unit.support.hand_executor import HandExecutor
+
+
+class HandExecutor:
+    """Keeps submitted requests until the test answers them, or until the task can only wait."""
+
+    def __init__(self, answer, room=8):
+        self.answer = answer
+        self.room = room
+        self.batches = []
+        self.closed = False
+        self._under_way = []
+        self._done = []
+
+    @property
+    def in_flight(self):
+        return len(self._under_way) + bool(self._done)
+
+    @property
+    def has_completed(self):
+        return bool(self._done)
+
+    @property
+    def has_room(self):
+        return len(self._under_way) < self.room
+
+    def submit(self, batch, /):
+        self.batches.append([request.action for request in batch])
+        self._under_way.append(list(batch))
+
+    def finish(self, number=0):
+        """Answer one of the submitted batches."""
+        for request in self._under_way.pop(number):
+            request.answer = self.answer(request.action)
+            self._done.append(request)
+
+    def completed(self, *, wait):
+        if wait and not self._done and self._under_way:
+            self.finish()
+        done, self._done = self._done, []
+        return done
+
+    def close(self):
+        self.closed = True
+
 
 STATE_ORDERED = KeyOrder.STATE_ORDERED
 STRICT = EventOrder.STRICTLY_ORDERED

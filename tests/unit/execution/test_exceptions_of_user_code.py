@@ -315,19 +315,17 @@ def test_exception_of_a_source_record_keeps_its_code():
     assert h.sink("out") == []
 
 
-def number():
-    here("a default_factory")
-    return 1
-
-
-class Filled(Struct, frozen=True):
-    id: str
-    at: Timestamp
-    n: int = msgspec.field(default_factory=number)
-
-
 @pytest.mark.parametrize("exception", ["SystemExit(0)", "KeyboardInterrupt", "ExceptionGroup"])
 def test_exception_of_a_default_names_the_field(exception):
+    def number():
+        here("a default_factory")
+        return 1
+
+    class Filled(Struct, frozen=True):
+        id: str
+        at: Timestamp
+        n: int = msgspec.field(default_factory=number)
+
     one = Pipeline("one").source("rows", Filled, event_time="at").sink("out")
     h = PipelineHarness(one, job={"sources": {"rows": {"format": "json"}}})
     h.feed_bytes("rows", b'{"id": "a", "at": 1}', file="1.json")

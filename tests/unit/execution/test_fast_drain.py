@@ -179,11 +179,6 @@ class Both(KeyedCoProcessFunction[Step, OtherStep, Step]):
         ctx.collect(Step(type(step).__name__, step.at, total or 0))
 
 
-class Renamed(Totals):
-    add = compare = None
-    _only = declare("addition")(lambda *_: None)
-
-
 def element(ordinal, key, add, kind=Step):
     step = kind(key, ordinal, add)
     return Element(record_order(ordinal), ordinal, 0, encode(key), step, int(kind is OtherStep))
@@ -283,6 +278,10 @@ def test_held_records_resume_in_their_inputs_block(new_rocksdb, unread):
 
 
 def test_missing_block_is_a_named_error(new_rocksdb, unread):
+    class Renamed(Totals):
+        add = compare = None
+        _only = declare("addition")(lambda *_: None)
+
     backend = new_rocksdb()
     held = task_over(backend).run([ELEMENTS], [], stop=lambda: True)
     with pytest.raises(StateSchemaError, match=r"waits at block 'add' for state 'total'.*blocks declared: addition"):

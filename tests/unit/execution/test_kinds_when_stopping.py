@@ -52,10 +52,6 @@ class Looks(KeyedProcessFunction[Step, Step]):
         ctx.collect(Step("told", step.at, -1 if values is None else values))
 
 
-class Anew(Collects):
-    steps = MapState("steps", str, int)
-
-
 @pytest.fixture
 def task_over(tmp_path, monkeypatch):
     """Return tasks without read-ahead over a RocksDB of this name, which never reads inline."""
@@ -114,6 +110,10 @@ def test_entry_and_namespace_waiters_are_finished(task_over):
 
 def test_list_changed_to_map_cannot_resume(task_over):
     """A record that was reading a list cannot resume after the state became a map."""
+
+    class Anew(Collects):
+        steps = MapState("steps", str, int)
+
     _, task = task_over("collecting", Collects())
     held = task.run([ELEMENTS], [], stop=lambda: True).requests
     _, task = task_over("collecting", Anew())

@@ -42,15 +42,6 @@ class Alarms(KeyedProcessFunction[Go, Fired]):
         ctx.collect(Fired(timestamp, str(ctx.time_domain), ctx.namespace))
 
 
-class Countdown(Alarms):
-    """Each timer sets the one before it, which is overdue as well."""
-
-    def on_timer(self, timestamp, ctx, /):
-        super().on_timer(timestamp, ctx)
-        if timestamp:
-            ctx.timers.register_event_time(timestamp - 1)
-
-
 def fired(function, go):
     with KeyedHarness(function, key=lambda _: "k") as h:
         h.clock.advance(WATERMARK)
@@ -69,6 +60,14 @@ def test_overdue_timers_fire_once_in_order(event, processing, forget):
 
 
 def test_timer_set_by_timer_precedes_later_timers():
+    class Countdown(Alarms):
+        """Each timer sets the one before it, which is overdue as well."""
+
+        def on_timer(self, timestamp, ctx, /):
+            super().on_timer(timestamp, ctx)
+            if timestamp:
+                ctx.timers.register_event_time(timestamp - 1)
+
     times = [record.at for record in fired(Countdown(), Go(event=((3, ""), (90, ""))))]
     assert times == [3, 2, 1, 0, *range(90, -1, -1)]
 

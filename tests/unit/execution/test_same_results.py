@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, field
 
 import msgspec
 import pytest
@@ -11,9 +12,55 @@ from hypothesis import strategies as st
 
 from headrace.state.backend import VALUE_PREFIX, unpacked
 from headrace.state.codec import decode_key
-from tests.unit.support.by_hand import run_by_hand
-from tests.unit.support.micro_batches import BUCKET, LAG, Job, RebuiltJob
+from headrace.tables.changelog import Changelog
+from headrace.tables.entries import rebuild
+from headrace.tables.schemas import KEYED_STATE, TIMERS
+from tests.unit.support.arrow_tables import views_of
+from tests.unit.support.by_hand import End, Stage
+from tests.unit.support.micro_batches import BUCKET, GROUPS, LAG, Job, changes_of, no_rows
 from tests.unit.support.steps import CoSteps, RuledSteps, Steps, step_lists, steps_operator
+
+
+def run_by_hand(functions, steps, *, bucket, lag):
+    """Run a chain of functions over steps with a watermark after each full bucket; return the stages and the output."""
+    end = End()
+    stages: list[Stage] = []
+    for function in reversed(functions):
+        stages.insert(0, Stage(function, stages[0] if stages else end))
+    first = stages[0]
+    latest = watermark = None
+    for ordinal, step in enumerate(steps, 1):
+        first.take(step, step.at)
+        latest = step.at if latest is None else max(latest, step.at)
+        if ordinal % bucket == 0 and (watermark is None or latest - lag > watermark):
+            watermark = latest - lag
+            first.advance(watermark)
+    return stages, end.records
+
+
+@dataclass
+class RebuiltJob(Job):
+    """A job that forgets its backends after every slice: state is restored from rows of the state tables alone."""
+
+    tables: dict = field(default_factory=no_rows)
+    checkpoint: int = 0
+
+    def take(self, steps, parallelism=1):
+        self.backends, self.checkpoint = {}, self.checkpoint + 1
+        return super().take(steps, parallelism)
+
+    def backend(self, stage, groups):
+        if (stage, groups) not in self.backends:
+            backend = super().backend(stage, groups)
+            rebuild(backend, views_of(self.tables), self.operators[stage].name, groups)
+        return self.backends[stage, groups]
+
+    def keep(self, stage, groups, process):
+        rows = Changelog(self.operators[stage].name, self.checkpoint, GROUPS)
+        for store, changes in changes_of(process):
+            self.tables[KEYED_STATE].append(rows.values(store, changes))
+        self.tables[TIMERS].append(rows.timers(process.timers.changes()))
+        super().keep(stage, groups, process)
 
 
 def operators(count, function=Steps):

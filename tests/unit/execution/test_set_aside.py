@@ -43,14 +43,6 @@ class PlainPositive(KeyedProcessFunction[Reading, Reading]):
         ctx.collect(record)
 
 
-class TooLate(KeyedProcessFunction[Reading, Reading]):
-    async def process(self, record, ctx, /):
-        ctx.timers.register_event_time(record.at)
-
-    async def on_timer(self, timestamp, ctx, /):
-        ctx.quarantine("of a timer")
-
-
 GOOD, BAD = Reading("a", 1, 5), Reading("a", 2, -1)
 
 
@@ -66,6 +58,13 @@ def test_record_is_set_aside_with_its_reason(function, backend):
 
 
 def test_timer_has_no_record_to_set_aside():
+    class TooLate(KeyedProcessFunction[Reading, Reading]):
+        async def process(self, record, ctx, /):
+            ctx.timers.register_event_time(record.at)
+
+        async def on_timer(self, timestamp, ctx, /):
+            ctx.quarantine("of a timer")
+
     with KeyedHarness(TooLate(), key=lambda reading: reading.sensor) as harness:
         harness.process(GOOD, timestamp=1)
         with pytest.raises(UserFunctionError, match=r"quarantine\(\) in a timer: there is no record to set aside"):

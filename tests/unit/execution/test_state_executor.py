@@ -21,11 +21,6 @@ def filled():
     return backend
 
 
-class Broken(HashMapBackend):
-    def get_many(self, keys, /):
-        raise OSError("the disk is gone")
-
-
 class Gated(HashMapBackend):
     """A backend whose reads wait for the test's permission."""
 
@@ -70,6 +65,10 @@ def test_missing_entry_is_answered_with_none(executor_of):
 
 
 def test_backend_error_is_kept_for_the_task(executor_of):
+    class Broken(HashMapBackend):
+        def get_many(self, keys, /):
+            raise OSError("the disk is gone")
+
     executor = executor_of(Broken())
     executor.submit(requests(0, 1))
     assert [str(request.error) for request in executor.completed(wait=True)] == ["the disk is gone"] * 2

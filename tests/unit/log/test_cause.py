@@ -68,14 +68,13 @@ def test_causes_are_stored_beside_any_note(kept, note):
 
 @given(note=st.none() | NOTES, requested=st.none() | INTERVALS)
 def test_branches_keep_their_interval_beside_any_note(note, requested):
+    def branch_with(**fields):
+        return Branch(
+            name="b", status=BranchStatus.OPEN, fork_id=0, versions={}, sinks={}, created_at=0, made_at=0, **fields
+        )
+
     branch = branch_with(note=note, requested=requested)
     assert _decoded(_encoded(branch, 1).to_pylist()[0] | {"created_at": 0}) == branch
-
-
-def branch_with(**fields):
-    return Branch(
-        name="b", status=BranchStatus.OPEN, fork_id=0, versions={}, sinks={}, created_at=0, made_at=0, **fields
-    )
 
 
 @pytest.mark.parametrize("kind", [Kind.BATCH, Kind.SAVEPOINT, Kind.FORK])

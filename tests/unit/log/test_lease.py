@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -25,8 +24,8 @@ from headrace.log.lease import JobLease, is_alive, this_process
 from headrace.log.log import CheckpointLog, lease_until
 from headrace.tables.folder import JobFolder
 from headrace.testing._memory_disk import disk_and_path, forget_disk
+from headrace.testing._world_threads import WorldThreads
 from tests.jobs.home import PYTHONPATH
-from tests.unit.support.stepped_threads import SteppedThreads
 
 JOB = "memory://leases/job"
 SECONDS = 60
@@ -189,7 +188,7 @@ def test_lease_of_another_host_is_waited_for(disk, clock):
 @given(seconds=st.integers(5, 600), own=st.integers(5, 600))
 def test_no_wait_is_longer_than_run_lease(ahead, seconds, own):
     virtual = engine_clock.VirtualClock(1_000_000)
-    with using(virtual):
+    with engine_clock.installed(virtual):
         log_of().create()
         left_behind("elsewhere:1:0.00", seconds, ahead)
         events = []
@@ -218,15 +217,6 @@ def test_lease_released_by_fast_clock_is_taken(disk, clock):
     left_behind("elsewhere:1:0.00", seconds=0, ahead=YEARS)
     with lease_of("next").claimed():
         assert clock.now() == 1_000_000
-
-
-@contextmanager
-def using(virtual):
-    before = engine_clock.use(virtual)
-    try:
-        yield
-    finally:
-        engine_clock.use(before)
 
 
 class OtherHost(engine_clock.VirtualClock):
@@ -302,7 +292,7 @@ def test_one_of_two_claims_at_once_wins(disk):
 
 @pytest.fixture
 def stepped(disk):
-    stepped = SteppedThreads()
+    stepped = WorldThreads()
     before = threads.use(stepped)
     yield stepped
     threads.use(before)

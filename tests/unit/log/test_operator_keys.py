@@ -158,12 +158,6 @@ def test_check_reports_the_errors_of_a_run(job):
     assert str(refusal.value) == f"{problem}\nNothing was taken in."
 
 
-class Other(Struct, frozen=True):
-    at: Timestamp
-    key: Literal["a", "b"]
-    number: float
-
-
 @pytest.mark.parametrize(
     ("stored", "declared", "differs"),
     [
@@ -182,6 +176,11 @@ def test_key_types_with_equal_text_are_compatible(stored, declared, differs):
 
 
 def test_literals_and_optional_fields_count_as_their_texts():
+    class Other(Struct, frozen=True):
+        at: Timestamp
+        key: Literal["a", "b"]
+        number: float
+
     class Count(KeyedProcessFunction[Other, Other]):
         n = ValueState("n", int)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from headrace import crash_points
 from headrace.commit.protocol import open_job
 from headrace.commit.verify import verify
 from headrace.config._types import PipelineCode
@@ -20,6 +19,7 @@ from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.waiting import list_quarantine
 from tests.jobs.home import PROJECT
 from tests.unit.edits.test_sinks import APPLES, BOARD, BREAD, Job, put, remind
+from tests.unit.support.crashes import Killed, dying_at
 
 
 class GoneJob(Job):
@@ -36,10 +36,6 @@ class GoneJob(Job):
 @pytest.fixture
 def job(tmp_path):
     return GoneJob(tmp_path)
-
-
-class Killed(BaseException):
-    """The process ends."""
 
 
 @pytest.mark.parametrize("pipeline", ["tests.jobs.purchases:pipeline", "tests.jobs.clicks:pipeline"])
@@ -65,15 +61,9 @@ def test_reading_the_quarantine_needs_no_user_code(job):
 
 
 @pytest.mark.parametrize("batch", [put(APPLES), remind("ann")], ids=["merge", "append"])
-def test_publishing_needs_no_user_code(job, batch, monkeypatch):
-    def killed(place):
-        if place == "commit.after":
-            raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(crash_points, "reached", killed)
-        with pytest.raises(Killed), open_job(job.config, "run", create=True) as opened:
-            opened.commit(Kind.BATCH, outputs=job.stage(*batch))
+def test_publishing_needs_no_user_code(job, batch):
+    with pytest.raises(Killed), dying_at("commit.after"), open_job(job.config, "run", create=True) as opened:
+        opened.commit(Kind.BATCH, outputs=job.stage(*batch))
     job.is_gone = True
     savepoint(job.config, "kept", "why", "run")
     assert job.published(batch[0]) == 1

@@ -18,11 +18,6 @@ HOUR = timedelta(hours=1)
 MS = timedelta(milliseconds=1)
 
 
-class Row(Struct, frozen=True):
-    at: Timestamp
-    key: str
-
-
 PATIENT = StateTtl(HOUR, on_gap=OnGap.PROLONG, gap_threshold=100 * MS)
 
 
@@ -83,6 +78,10 @@ def test_new_clock_for_stamps_counts_as_enabling():
 
 
 def test_histories_of_materializers_are_remembered_beside_states():
+    class Row(Struct, frozen=True):
+        at: Timestamp
+        key: str
+
     kept = (
         Pipeline("p")
         .source("rows", Row, event_time="at")
@@ -114,22 +113,21 @@ def test_changed_ttls_are_listed_by_operator():
     assert TtlHistory().changed(same) == set()
 
 
-def checkpoint(number, kind, *, at, restored_from=None):
-    return Checkpoint(
-        incarnation=1,
-        checkpoint_id=number,
-        parent_id=number - 1 if number else None,
-        kind=kind,
-        run_id="r",
-        attempt_id="a",
-        max_parallelism=4,
-        versions={},
-        committed_at=at,
-        restored_from=restored_from,
-    )
-
-
 def test_only_micro_batches_end_a_pause():
+    def checkpoint(number, kind, *, at, restored_from=None):
+        return Checkpoint(
+            incarnation=1,
+            checkpoint_id=number,
+            parent_id=number - 1 if number else None,
+            kind=kind,
+            run_id="r",
+            attempt_id="a",
+            max_parallelism=4,
+            versions={},
+            committed_at=at,
+            restored_from=restored_from,
+        )
+
     checkpoints = [checkpoint(0, Kind.INITIAL, at=0)]
     assert Lineage(checkpoints).last_micro_batch() is None
     checkpoints += [

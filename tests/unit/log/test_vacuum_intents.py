@@ -23,15 +23,12 @@ from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE
 from headrace.testing._memory_disk import forget_disk
 from tests.jobs.home import Home
+from tests.unit.support.crashes import Killed
 from tests.unit.support.memory_job import memory_config
 from tests.unit.support.purchase_job import after_retention, commit_purchase, put_on_object_store
 
 OLD = {f"{KEYED_STATE}/{name}.parquet" for name in ("1-ann", "2-bob", "3-cyd")}
 """The files that checkpoints 1 to 3 need, and 4 does not."""
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 @pytest.fixture

@@ -334,17 +334,16 @@ def test_endless_recursion_is_an_error_of_the_function():
             run(function, events())
 
 
-class _Wrapped:
-    """Something other than a coroutine that can be awaited."""
-
-    def __init__(self, call):
-        self.call = call
-
-    def __await__(self):
-        return self.call.__await__()
-
-
 def test_code_may_be_any_awaitable():
+    class _Wrapped:
+        """Something other than a coroutine that can be awaited."""
+
+        def __init__(self, call):
+            self.call = call
+
+        def __await__(self):
+            return self.call.__await__()
+
     async def tell(f, event, ctx):
         ctx.collect(Line(str(await f.seen.value())))
 

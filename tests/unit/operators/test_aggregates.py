@@ -11,7 +11,7 @@ from headrace import AggregateFunction, Pipeline, Struct, Timestamp
 from headrace.errors import UserFunctionError
 from headrace.operators import ArgMax, Avg, Count, CountDistinct, First, Hopping, Last, Max, Min, Session, Sum, Tumbling
 from headrace.testing import KeyedHarness, PipelineHarness
-from tests.unit.support.window_jobs import Bid, Joined, Totals
+from tests.unit.operators.window_jobs import Bid, Joined, Totals
 
 TEN = Tumbling(timedelta(milliseconds=10))
 
@@ -208,15 +208,15 @@ def test_windows_of_windows_end_with_the_input():
     assert result == [(-5, 1), (0, 1), (0, 2), (5, 1), (5, 2), (10, 1)]
 
 
-class Grand(Struct, frozen=True):
-    item: str
-    window_start: Timestamp
-    cents: Annotated[int | None, Sum("total")]
-
-
 @pytest.mark.parametrize("windows", [TEN, Session(timedelta(milliseconds=10))])
 def test_corrections_reach_the_window_of_the_result(windows):
     """The corrections have the event time of the result, not of the late record."""
+
+    class Grand(Struct, frozen=True):
+        item: str
+        window_start: Timestamp
+        cents: Annotated[int | None, Sum("total")]
+
     five = Tumbling(timedelta(milliseconds=5))
     bids = Pipeline("p").source("bids", Bid, event_time="at").key_by("item").window(windows)
     totals = bids.aggregate("totals", Totals, allowed_lateness=timedelta(milliseconds=40))

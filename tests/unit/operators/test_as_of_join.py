@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from headrace import JoinType, Lifetime, Pipeline, RowKind
 from headrace.testing import KeyedHarness, PipelineHarness, SideRecord
+from tests.unit.operators.priced_jobs import Order, Priced, Rate
 from tests.unit.support.changelog_table import by_fields
 from tests.unit.support.fuzzing import examples
-from tests.unit.support.priced_jobs import Order, Priced, Rate
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 CURRENCIES = st.sampled_from("ab")
@@ -209,22 +209,20 @@ def test_both_sides_need_a_key_of_one_type():
         orders.join_as_of("priced", by_rate, emit=Priced.of)
 
 
-def strict(order: Order, rate: Rate) -> Priced:
-    return Priced.of(order, rate)
-
-
 def test_emit_that_does_not_fit_is_refused():
+    def strict(order: Order, rate: Rate) -> Priced:
+        return Priced.of(order, rate)
+
     orders, rates = streams()
     with pytest.raises(TypeError, match="join_as_of 'priced': parameter 'rate' of strict is Rate, but it gets None"):
         orders.join_as_of("priced", rates, emit=strict, how=JoinType.LEFT, state_ttl=Lifetime.FOREVER)
     assert orders.join_as_of("priced", rates, emit=strict, state_ttl=Lifetime.FOREVER)
 
 
-def untyped(order, rate):
-    return Priced.of(order, rate)
-
-
 def test_type_of_results_must_be_known():
+    def untyped(order, rate):
+        return Priced.of(order, rate)
+
     orders, rates = streams()
     with pytest.raises(TypeError, match="join_as_of 'priced': the type of the results is not known"):
         orders.join_as_of("priced", rates, emit=untyped, state_ttl=Lifetime.FOREVER)

@@ -9,7 +9,7 @@ import pytest
 from headrace.errors import UserFunctionError
 from headrace.operators import Cumulative, Hopping, Session, Tumbling
 from headrace.testing import KeyedHarness, PipelineHarness
-from tests.unit.support.window_jobs import Bid, Totals, window_pipeline
+from tests.unit.operators.window_jobs import Bid, Totals, window_pipeline
 
 LAST = 253_402_300_799_999
 FIRST = -62_135_596_800_000

@@ -14,9 +14,9 @@ from headrace import Pipeline, RowKind
 from headrace.errors import StateSchemaError
 from headrace.operators import Cumulative, Hopping, Session, Tumbling
 from headrace.testing import KeyedHarness, PipelineHarness
+from tests.unit.operators.window_jobs import Bid, Totals, window_pipeline
 from tests.unit.support.changelog_table import by_fields, table_of
 from tests.unit.support.fuzzing import examples
-from tests.unit.support.window_jobs import Bid, Totals, window_pipeline
 from tests.unit.support.windows_by_hand import summaries, summary_of, windows_of
 
 INSERT, BEFORE, AFTER, DELETE = RowKind

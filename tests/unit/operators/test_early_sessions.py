@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from headrace import Pipeline, RowKind
 from headrace.operators import Session
 from headrace.testing import KeyedHarness, PipelineHarness, SideRecord
+from tests.unit.operators.ranked_jobs import BestOfWindow, Score, scores
 from tests.unit.operators.test_window_results import assert_nothing_left
+from tests.unit.operators.window_jobs import Bid, Totals, window_pipeline
 from tests.unit.support.changelog_table import by_fields, table_of
 from tests.unit.support.fuzzing import examples
-from tests.unit.support.ranked_jobs import BestOfWindow, Score, scores
-from tests.unit.support.window_jobs import Bid, Totals, window_pipeline
 from tests.unit.support.windows_by_hand import summaries, summary_of
 
 INSERT, BEFORE, AFTER, DELETE = RowKind

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from headrace import Lifetime, Pipeline, RowKind
 from headrace.errors import UserFunctionError
 from headrace.testing import KeyedHarness, PipelineHarness
+from tests.unit.operators.ranked_jobs import Best, Score, scores
 from tests.unit.support.changelog_table import by_fields, table_of
-from tests.unit.support.ranked_jobs import Best, Score, scores
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 SCORES = st.builds(Score, st.sampled_from("ab"), st.integers(0, 9), st.integers(0, 9), st.sampled_from("xyz"))

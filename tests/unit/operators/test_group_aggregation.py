@@ -41,11 +41,6 @@ class Dearest(Struct, frozen=True):
     cents: Annotated[int, Max("cents")]
 
 
-class Customers(Struct, frozen=True):
-    orders: int
-    customers: Annotated[int, Count()]
-
-
 def orders(*, row_kind=None):
     return Pipeline("shop").source("orders", Order, event_time="at", row_kind=row_kind).key_by("customer")
 
@@ -173,6 +168,10 @@ def test_result_that_comes_back_keeps_its_time():
 
 
 def test_results_are_aggregated_again():
+    class Customers(Struct, frozen=True):
+        orders: int
+        customers: Annotated[int, Count()]
+
     totals = orders().aggregate("spent", Spent, state_ttl=Lifetime.FOREVER)
     counted = totals.key_by("orders").aggregate("customers", Customers, state_ttl=Lifetime.FOREVER)
     harness = PipelineHarness(counted.upsert_materialize("board", primary_key=("orders",)).sink("customers"))

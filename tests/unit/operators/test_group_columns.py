@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from headrace import Emit, Lifetime, Pipeline, RowKind, Struct, Timestamp
 from headrace.errors import UserFunctionError
-from headrace.log.log import CheckpointLog
 from headrace.operators import Avg, Count, First, Last, Max, Min, Sum
 from headrace.operators._group_columns import GroupColumns
-from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness
 from tests.unit.support.fuzzing import examples
 
@@ -99,7 +97,7 @@ def played(pipeline, sales, seed, **options):
         except UserFunctionError:
             return [*seen, "failed"]
         rows = harness.table("keyed_state").drop_columns(["checkpoint_id"]).to_pylist()
-        metrics = CheckpointLog(JobFolder(harness.config.job_folder)).last.metrics
+        metrics = harness.facts[-1].metrics
         counts = [metrics.get(name, 0) for name in ("keyed_records", "late", "rows_out")]
         seen.append((sorted(map(str, harness.sink("log"))), sorted(map(str, rows)), counts))
     return seen
@@ -184,12 +182,11 @@ def test_code_and_limits_need_records(record, result, expected):
     assert function.takes_columns is expected
 
 
-class Numbered(Struct):
-    key: int
-    sales: Annotated[int, Count()]
-
-
 def test_error_names_record():
+    class Numbered(Struct):
+        key: int
+        sales: Annotated[int, Count()]
+
     sales = Pipeline("shop").source("sales", Sale, event_time="at").key_by(lambda sale: sale.shop)
     harness = PipelineHarness(sales.aggregate("totals", Numbered, state_ttl=Lifetime.FOREVER).sink("log"))
     harness.feed("sales", [sale(1)])

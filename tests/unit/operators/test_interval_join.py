@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from headrace import JoinType, RowKind
 from headrace.errors import UserFunctionError
 from headrace.testing import KeyedHarness, SideRecord
+from tests.unit.operators.join_jobs import Offer, Order, Row, function_of, interval_pipeline, near, text
 from tests.unit.support.fuzzing import examples
-from tests.unit.support.join_jobs import Offer, Order, Row, function_of, interval_pipeline, near, text
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 KEYS = (lambda order: order.item, lambda offer: offer.item)

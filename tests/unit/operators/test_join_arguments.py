@@ -9,7 +9,7 @@ import pytest
 
 from headrace import JoinType, StateTtl, Struct, Visibility
 from headrace.testing import KeyedHarness
-from tests.unit.support.join_jobs import Offer, Order, Row, function_of, joined, near, sources
+from tests.unit.operators.join_jobs import Offer, Order, Row, function_of, joined, near, sources
 
 DAY = timedelta(days=1)
 NEAR = {"within": (timedelta(0), DAY)}

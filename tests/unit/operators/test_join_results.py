@@ -15,10 +15,7 @@ from headrace import JoinType, Lifetime, RowKind, Struct, Timestamp
 from headrace.errors import StateSchemaError
 from headrace.operators import Count, Tumbling
 from headrace.testing import PipelineHarness
-from tests.unit.operators.test_interval_join import by_hand
-from tests.unit.operators.test_window_results import CRASHES, STOPS, assert_nothing_left, options, within
-from tests.unit.support.fuzzing import examples
-from tests.unit.support.join_jobs import (
+from tests.unit.operators.join_jobs import (
     Offer,
     Order,
     interval_pipeline,
@@ -28,6 +25,9 @@ from tests.unit.support.join_jobs import (
     table_of,
     text,
 )
+from tests.unit.operators.test_interval_join import by_hand
+from tests.unit.operators.test_window_results import CRASHES, STOPS, assert_nothing_left, options, within
+from tests.unit.support.fuzzing import examples
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 FEW = examples(2)

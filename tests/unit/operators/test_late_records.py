@@ -17,7 +17,7 @@ from headrace import RowKind
 from headrace.errors import UserFunctionError
 from headrace.operators import Cumulative, Hopping, Session, Tumbling
 from headrace.testing import KeyedHarness, SideRecord
-from tests.unit.support.window_jobs import Bid, Summary, Totals, window_pipeline
+from tests.unit.operators.window_jobs import Bid, Summary, Totals, window_pipeline
 from tests.unit.support.windows_by_hand import LateModel
 
 INSERT, BEFORE, AFTER, DELETE = RowKind

@@ -42,10 +42,6 @@ class Row(Struct, frozen=True):
     amount: int | None = None
 
 
-class Total(Struct, frozen=True):
-    amount: Annotated[int | None, Sum("amount")]
-
-
 def source(**options):
     return Pipeline("shop").source("rows", Row, event_time="at", **options)
 
@@ -141,6 +137,9 @@ def test_micro_batches_and_tasks_change_nothing(parallelism, changes, cuts):
 
 
 def test_deletion_needs_only_the_key():
+    class Total(Struct, frozen=True):
+        amount: Annotated[int | None, Sum("amount")]
+
     pipeline = source(row_kind="op").normalize("latest", key=("id",)).key_by("id")
     pipeline = pipeline.aggregate("sums", Total, state_ttl=Lifetime.FOREVER).sink("sums")
     harness = PipelineHarness(pipeline, bucket=1)
@@ -165,12 +164,6 @@ class Whole(Struct, frozen=True):
     kind: Kind
     tags: list[str]
     more: Row
-
-
-class Adult(Struct, frozen=True):
-    id: str
-    at: Timestamp
-    age: Annotated[int, Meta(ge=18)]
 
 
 def rows_of(record, *rows):
@@ -202,6 +195,11 @@ def refused(record, build, *rows):
 
 
 def test_partial_rows_reach_no_code_of_users():
+    class Adult(Struct, frozen=True):
+        id: str
+        at: Timestamp
+        age: Annotated[int, Meta(ge=18)]
+
     def build(rows):
         rows.filter(bool).sink("others")
         return rows.normalize("latest", key=("id",)).sink("out")
@@ -233,12 +231,11 @@ def test_forgotten_key_is_new_again():
         assert [kind for kind, _ in harness.kinds()] == [INSERT, BEFORE, AFTER, INSERT]
 
 
-class Copy(KeyedProcessFunction[Row, Row]):
-    async def process(self, row, ctx, /):
-        ctx.collect(row, ctx.row_kind)
-
-
 def test_key_is_known_from_the_stream():
+    class Copy(KeyedProcessFunction[Row, Row]):
+        async def process(self, row, ctx, /):
+            ctx.collect(row, ctx.row_kind)
+
     upserts = source().key_by("id").process("copy", Copy(), emits=ChangelogMode.upsert("id"))
     normalized = upserts.normalize("latest")
     assert str(changes_of(normalized._use())) == "retract; unique by id"

@@ -16,10 +16,10 @@ from headrace.operators import Tumbling
 from headrace.operators._accumulators import BundledChanges
 from headrace.operators._window_results import RankedWindow, WindowResult
 from headrace.testing import PipelineHarness
+from tests.unit.operators.ranked_jobs import BestOfWindow, Score, scores
 from tests.unit.operators.test_ranked_windows import SCORES, ms
 from tests.unit.operators.test_record_bundles import SLICED, equal_single_records
 from tests.unit.support.fuzzing import examples
-from tests.unit.support.ranked_jobs import BestOfWindow, Score, scores
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 TIED = st.builds(Score, st.just("a"), st.integers(0, 3), st.none() | st.integers(0, 2), st.sampled_from("xyz"))

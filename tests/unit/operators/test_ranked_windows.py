@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from headrace import Pipeline, RowKind, Struct, Timestamp
 from headrace.operators import Count, Cumulative, Hopping, Rank, Session, Tumbling
 from headrace.testing import KeyedHarness, PipelineHarness
+from tests.unit.operators.ranked_jobs import BestOfWindow, Score, ranked, ranked_with_ties, scores
+from tests.unit.operators.window_jobs import Bid
 from tests.unit.support.changelog_table import by_fields, table_of
-from tests.unit.support.ranked_jobs import BestOfWindow, Score, ranked, ranked_with_ties, scores
-from tests.unit.support.window_jobs import Bid
 from tests.unit.support.windows_by_hand import LateModel, windows_of
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
@@ -183,22 +183,21 @@ def test_ties_of_sessions_equal_sorting(events, n, lateness, early):
         assert harness.snapshot().entries == ()
 
 
-class Bids(Struct, frozen=True):
-    item: str
-    window_start: Timestamp
-    window_end: Timestamp
-    bids: Annotated[int, Count()]
-
-
-class Hot(Struct, frozen=True):
-    window_end: Timestamp
-    item: str
-    bids: int
-    rank: Annotated[int, Rank()]
-
-
 def test_results_of_windows_are_ranked_by_window():
     """The page's query 5 of Nexmark: the hottest items of each window."""
+
+    class Hot(Struct, frozen=True):
+        window_end: Timestamp
+        item: str
+        bids: int
+        rank: Annotated[int, Rank()]
+
+    class Bids(Struct, frozen=True):
+        item: str
+        window_start: Timestamp
+        window_end: Timestamp
+        bids: Annotated[int, Count()]
+
     source = Pipeline("p").source("bids", Bid, event_time="at")
     counts = source.key_by("item").window(Hopping(ms(10), ms(5))).aggregate("counts", Bids)
     hot = counts.key_by("window_end").window(Tumbling(ms(5))).top("hot", 1, by="bids", result=Hot)

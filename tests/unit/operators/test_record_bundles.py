@@ -33,9 +33,9 @@ from headrace.operators._interval_join import IntervalJoin
 from headrace.operators._sessions import SessionAggregation
 from headrace.operators._sliced_windows import SlicedAggregation
 from headrace.testing import PipelineHarness
+from tests.unit.operators.join_jobs import Offer, Order, interval_pipeline
+from tests.unit.operators.window_jobs import Bid, Summary, Totals, window_pipeline
 from tests.unit.support.fuzzing import examples
-from tests.unit.support.join_jobs import Offer, Order, interval_pipeline
-from tests.unit.support.window_jobs import Bid, Summary, Totals, window_pipeline
 
 TABLES = ("keyed_state", "timers", "buffered_requests")
 SINGLE = {"execution": {"async-state": {"in-flight-records-limit": 1}}}

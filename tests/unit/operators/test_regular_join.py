@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace import JoinType, Lifetime, Pipeline, RowKind, StateTtl, Struct, Timestamp
 from headrace.errors import UserFunctionError
 from headrace.testing import KeyedHarness
-from tests.unit.support.join_jobs import Offer, Order, Row, Table, function_of, joined, sql_join
+from tests.unit.operators.join_jobs import Offer, Order, Row, Table, function_of, joined, sql_join
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 INNER, LEFT, RIGHT, FULL = JoinType
@@ -232,6 +232,13 @@ def test_equal_values_of_other_types_are_one_record():
 
 
 def test_emit_failing_on_none_names_the_join():
+    def streams():
+        result = Pipeline("p")
+        return tuple(
+            result.source(name, record, event_time="at").key_by("item")
+            for name, record in (("orders", Order), ("offers", Offer))
+        )
+
     class Pieces(Struct, frozen=True):
         pieces: int
 
@@ -243,24 +250,15 @@ def test_emit_failing_on_none_names_the_join():
         give(harness, OFFER)
 
 
-def streams():
-    result = Pipeline("p")
-    return tuple(
-        result.source(name, record, event_time="at").key_by("item")
-        for name, record in (("orders", Order), ("offers", Offer))
-    )
-
-
-class Longer(Struct, frozen=True):
-    """An order with an added field."""
-
-    item: str | None
-    at: Timestamp
-    pieces: int = 1
-    note: str = ""
-
-
 def test_record_stored_before_field_addition_is_found():
+    class Longer(Struct, frozen=True):
+        """An order with an added field."""
+
+        item: str | None
+        at: Timestamp
+        pieces: int = 1
+        note: str = ""
+
     with harness_of() as before:
         give(before, ORDER)
         snapshot = before.snapshot()

@@ -22,8 +22,8 @@ from headrace.plan.planner import plan_stages
 from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
+from tests.unit.operators.window_jobs import Bid, window_pipeline
 from tests.unit.support.deferred import Deferred
-from tests.unit.support.window_jobs import Bid, window_pipeline
 
 GAP = 6
 
@@ -138,18 +138,17 @@ def test_waiting_sessions_equal_single_records(items, lateness, backend, buffer_
     )
 
 
-def rising(count, items="abc"):
-    """Return records of some items, each item with a session of two records, and a watermark behind each three sessions."""
-    result = []
-    for number in range(count):
-        start = number * 20
-        for item in items:
-            result += [(item, start), (item, start + 3)]
-        result.append(start + 10)
-    return result
-
-
 def test_ended_sessions_are_never_stored(monkeypatch):
+    def rising(count, items="abc"):
+        """Return records of some items, each item with a session of two records, and a watermark behind each three sessions."""
+        result = []
+        for number in range(count):
+            start = number * 20
+            for item in items:
+                result += [(item, start), (item, start + 3)]
+            result.append(start + 10)
+        return result
+
     written = []
     monkeypatch.setattr(HashMapBackend, "write_batch", lambda _, writes: written.extend(writes))
     ((metrics, fired, emitted, _, changes, timers),) = play(rising(5))

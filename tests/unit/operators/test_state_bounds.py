@@ -9,8 +9,8 @@ import pytest
 from headrace import Lifetime, Pipeline, StateTtl, UpdateType, Visibility
 from headrace.execution.bound_function import declared_states
 from headrace.operators import Cumulative, Hopping, Session, Tumbling
-from tests.unit.support.priced_jobs import Order, Priced, Rate
-from tests.unit.support.window_jobs import Totals, window_pipeline
+from tests.unit.operators.priced_jobs import Order, Priced, Rate
+from tests.unit.operators.window_jobs import Totals, window_pipeline
 
 HOUR = timedelta(hours=1)
 

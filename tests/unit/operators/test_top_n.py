@@ -16,8 +16,8 @@ from headrace import Emit, Lifetime, RowKind, Struct
 from headrace.errors import UserFunctionError
 from headrace.operators import Rank
 from headrace.testing import KeyedHarness, PipelineHarness, SideRecord
+from tests.unit.operators.ranked_jobs import Best, Score, best, ranked, scores
 from tests.unit.support.changelog_table import by_fields, table_of
-from tests.unit.support.ranked_jobs import Best, Score, best, ranked, scores
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 SCORES = st.builds(

@@ -11,7 +11,7 @@ from headrace import Lifetime, Pipeline, Struct, Timestamp
 from headrace.errors import UserFunctionError
 from headrace.operators import Rank, Session
 from headrace.testing import PipelineHarness
-from tests.unit.support.ranked_jobs import Score, scores
+from tests.unit.operators.ranked_jobs import Score, scores
 
 
 class Odd(Struct, frozen=True):

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from headrace import JoinType, Pipeline, RowKind
 from headrace.operators import Cumulative, Hopping, Session, Tumbling
 from headrace.testing import KeyedHarness, PipelineHarness, SideRecord
+from tests.unit.operators.priced_jobs import Order, Priced, Rate
 from tests.unit.support.changelog_table import by_fields
-from tests.unit.support.priced_jobs import Order, Priced, Rate
 from tests.unit.support.windows_by_hand import windows_of
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
@@ -178,11 +178,10 @@ def test_other_side_has_windows_of_its_own(method):
         joined(TEN, method, other=Tumbling(ms(5)))
 
 
-def strict(order: Order, rate: Rate) -> Priced:
-    return Priced.of(order, rate)
-
-
 def test_emit_that_does_not_fit_is_refused():
+    def strict(order: Order, rate: Rate) -> Priced:
+        return Priced.of(order, rate)
+
     with pytest.raises(TypeError, match="join 'priced': parameter 'rate' of strict is Rate, but it gets None"):
         joined(TEN, JoinType.LEFT, emit=strict)
     with pytest.raises(TypeError, match="join 'priced': how must be a JoinType, such as JoinType.LEFT, not 5"):

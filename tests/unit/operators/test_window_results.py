@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headrace.errors import StateSchemaError
 from headrace.operators import Cumulative, Hopping, Session, Tumbling
 from headrace.testing import PipelineHarness
-from tests.unit.support.window_jobs import Bid, Summary, Totals, window_pipeline
+from tests.unit.operators.window_jobs import Bid, Summary, Totals, window_pipeline
 from tests.unit.support.windows_by_hand import summaries
 
 

@@ -7,7 +7,7 @@ import pytest
 from headrace import Pipeline
 from headrace.operators import Count, Cumulative, Hopping, Session, Tumbling
 from headrace.operators._sliced_windows import slices_between
-from tests.unit.support.window_jobs import Bid, Totals
+from tests.unit.operators.window_jobs import Bid, Totals
 
 DAY = 86_400_000
 

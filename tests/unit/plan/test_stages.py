@@ -61,10 +61,6 @@ def is_early(event: Event) -> bool:
     return event.at < 0
 
 
-def late_of(event: Event) -> Late:
-    return Late(event.at)
-
-
 @pytest.fixture
 def p():
     return Pipeline("demo")
@@ -160,6 +156,9 @@ def test_every_sink_has_its_schema_and_primary_key(chain):
 
 
 def test_pipeline_needs_no_keyed_operator(orders):
+    def late_of(event: Event) -> Late:
+        return Late(event.at)
+
     plan = plan_stages(orders.filter(is_early).map(late_of).sink("late"))
     assert plan.keyed == ()
     assert shape(plan.source_stages[0].flow) == [

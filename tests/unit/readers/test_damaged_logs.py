@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from headrace import KeyedProcessFunction, Pipeline, RowKind, Struct, Timestamp, ValueState
-from headrace import clock as engine_clock
 from headrace.commit.branch_code import on_branch
 from headrace.commit.verify import verify
 from headrace.edits.compact import compact
@@ -63,9 +62,8 @@ def done():
 def shop(done):
     harness, snapshot = done
     harness.restore(snapshot)
-    before = engine_clock.use(harness.clock)
-    yield harness
-    engine_clock.use(before)
+    with harness.on_its_clock():
+        yield harness
 
 
 def last_commit(log):

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.errors import ConfigError
 from headrace.readers.difference import Change, default_start, differences
-from tests.unit.support.opened_jobs import opened
+from tests.unit.readers.opened_jobs import opened
 
 
 def compared(before, after, **options):

@@ -9,8 +9,8 @@ from headrace.errors import ConfigError, StorageError
 from headrace.log.checkpoint import Kind
 from headrace.readers import state as keyed_state
 from headrace.readers.waiting import list_timers
+from tests.unit.readers.opened_jobs import opened, values
 from tests.unit.support.demo_job import HOUR, START
-from tests.unit.support.opened_jobs import opened, values
 
 
 def test_older_checkpoint_sees_its_own_version(state):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.readers import state as keyed_state
-from tests.unit.support.opened_jobs import opened
+from tests.unit.readers.opened_jobs import opened
 
 
 @pytest.mark.parametrize("key", ["N1", '"N1"'])

@@ -6,7 +6,7 @@ from deltalake import DeltaTable
 
 from headrace.log.checkpoint import Kind
 from headrace.readers.history import key_history
-from tests.unit.support.opened_jobs import opened
+from tests.unit.readers.opened_jobs import opened
 
 
 def test_history_reaches_back_over_a_compaction(state):

@@ -7,8 +7,8 @@ import pytest
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Kind
 from headrace.readers import state as keyed_state
+from tests.unit.readers.opened_jobs import opened, values
 from tests.unit.support.demo_job import entry
-from tests.unit.support.opened_jobs import opened, values
 
 
 def test_last_change_of_entry_is_its_state(state):

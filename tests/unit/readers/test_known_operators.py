@@ -11,8 +11,8 @@ from headrace.readers.expired import expired_entries
 from headrace.readers.history import key_history
 from headrace.readers.state import largest_histories, rows_of_key
 from headrace.readers.waiting import list_quarantine, list_requests, list_retries
+from tests.unit.readers.opened_jobs import opened, values
 from tests.unit.support.demo_job import entry
-from tests.unit.support.opened_jobs import opened, values
 
 READERS = [
     lambda job, name: keyed_state.get(job, "N1", name),

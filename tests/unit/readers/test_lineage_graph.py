@@ -64,12 +64,9 @@ def test_line_continues_from_the_restored_checkpoint(job):
 
 
 def test_graph_order_ignores_the_clocks_of_checkpoints(job):
-    before = clock.use(clock.VirtualClock(0))
-    try:
+    with clock.installed(clock.VirtualClock(0)):
         fork(job.config, "other", 2, "somebody")
         restore(job.config, 1, "wrong input", "somebody")
-    finally:
-        clock.use(before)
     graph = lineage_graph(job.config)
     places = {node.name: place for place, node in enumerate(graph.nodes)}
     assert all(node.before is None or places[node.name] < places[node.before] for node in graph.nodes)

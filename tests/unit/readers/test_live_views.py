@@ -11,8 +11,8 @@ from headrace.errors import ConfigError
 from headrace.log.checkpoint import Kind
 from headrace.readers.sql import DIALECTS, ask_sql, live_views
 from headrace.state.key_groups import key_group
+from tests.unit.readers.opened_jobs import opened
 from tests.unit.support.demo_job import HOUR, START, entry, timer
-from tests.unit.support.opened_jobs import opened
 
 TABLES = ("keyed_state", "timers", "materializer_history", "quarantine", "buffered_requests")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.readers.waiting import list_quarantine
-from tests.unit.support.opened_jobs import opened
+from tests.unit.readers.opened_jobs import opened
 
 
 def test_quarantine_keeps_the_reason(state):

@@ -8,7 +8,7 @@ from deltalake import write_deltalake
 
 from headrace.errors import ConfigError
 from headrace.readers.sql import ask_sql
-from tests.unit.support.opened_jobs import opened
+from tests.unit.readers.opened_jobs import opened
 
 
 def test_sql_sees_live_entries_changes_and_checkpoints(state):

@@ -7,8 +7,8 @@ import pytest
 from headrace.log.checkpoint import Kind
 from headrace.readers import state as keyed_state
 from headrace.readers.state import list_states
+from tests.unit.readers.opened_jobs import opened
 from tests.unit.support.demo_job import entry
-from tests.unit.support.opened_jobs import opened
 
 
 def test_expired_entries_are_not_counted(state):

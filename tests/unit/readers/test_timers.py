@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.readers.waiting import list_timers
-from tests.unit.support.opened_jobs import opened
+from tests.unit.readers.opened_jobs import opened
 
 
 def test_timers_come_in_time_order(state):

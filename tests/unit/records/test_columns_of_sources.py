@@ -45,10 +45,6 @@ class Flat(Struct, frozen=True):
     note: str = "none"
 
 
-class Timed(Struct, frozen=True):
-    at: Timestamp
-
-
 SOURCE = SourceNode("rows", Flat, "at", (), None, timedelta(0))
 
 
@@ -234,15 +230,17 @@ def test_order_column_has_record_orders(ordinals, start):
     assert column.to_pylist() == list(map(record_order, ordinals[start:]))
 
 
-def times_of(values):
-    return (
-        RowCheck(SourceNode("rows", Timed, "at", (), None, timedelta(0)))
-        .times_in_order(pa.table({"at": values}))
-        .to_pylist()
-    )
-
-
 def test_event_times_are_milliseconds_or_null():
+    class Timed(Struct, frozen=True):
+        at: Timestamp
+
+    def times_of(values):
+        return (
+            RowCheck(SourceNode("rows", Timed, "at", (), None, timedelta(0)))
+            .times_in_order(pa.table({"at": values}))
+            .to_pylist()
+        )
+
     assert times_of(pa.array([2_000, None, 2**62], pa.timestamp("us", "UTC"))) == [2, None, None]
     assert times_of(pa.array([2_000, 1_999], pa.timestamp("us", "UTC"))) == [None, None]
     assert times_of(pa.array([1.0, 1.5, float("nan"), 1e30])) == [1, None, None, None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 
 import pyarrow as pa
 import pyarrow.csv
@@ -17,14 +16,11 @@ from hypothesis import strategies as st
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp
 from headrace.errors import ConfigError, IntervalError, SourceError
 from headrace.storage.storage import Storage
-from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
-from headrace.testing import PipelineHarness
-from headrace.testing._memory_disk import forget_disk, memory_disk
+from headrace.testing import World
 from tests.unit.support.fuzzing import examples
 
 FILE = "2024-01-01.parquet"
-disks = (f"any-files-{number}" for number in itertools.count())
 
 
 class Row(Struct, frozen=True):
@@ -117,27 +113,21 @@ def damaged(draw):
     return content[: draw(st.integers(0, len(content)))] if draw(st.booleans()) else content
 
 
-def harness_of(disk, **source):
-    job = {
-        "sources": {"rows": {"path": f"memory://{disk}/input", "max_ahead": "none", **source}},
-        "state": {"root": f"memory://{disk}/state"},
-        "sinks": {"taken": {"path": f"memory://{disk}/taken"}},
-    }
-    return PipelineHarness(pipeline(), job=job)
+def harness_of(world, **source):
+    rows = {"path": f"{world.storage}/input", "max_ahead": "none", **source}
+    return world.job(pipeline(), job={"sources": {"rows": rows}})
 
 
-def put(disk, content, name=FILE):
-    Storage(f"memory://{disk}/input").stage(name, ROWS)
-    memory_disk(disk).files[f"input/{name}"].content = content
+def put(world, content, name=FILE):
+    Storage(f"{world.storage}/input").stage(name, ROWS)
+    world.disk.files[f"input/{name}"].content = content
 
 
-def outcome(harness, disk):
+def outcome(harness):
     """Return the number of rows taken in, and the positions of the rows set aside."""
-    taken = Storage(f"memory://{disk}/taken").table().latest()
-    version = Storage(harness.config.job_folder).table(QUARANTINE).latest().version
-    aside = JobFolder(harness.config.job_folder).view(QUARANTINE, version).live_rows()
+    aside = harness.live(QUARANTINE)
     assert all(row["error"] for row in aside)
-    return taken.read(taken.schema).num_rows, {row["position"] for row in aside}
+    return harness.sink_table("taken").num_rows, {row["position"] for row in aside}
 
 
 def rows_in(content):
@@ -154,50 +144,47 @@ LIMITS = st.sampled_from([None, 1, 10**6])
     limit=LIMITS,
 )
 def test_any_file_is_taken_in_or_set_aside(content, complete, limit):
-    disk = next(disks)
-    put(disk, content)
+    world = World()
+    put(world, content)
     complete = {"complete_intervals": complete, "interval": "%Y-%m-%d"}
-    harness = harness_of(disk, on_bad_file="quarantine", max_rows_per_batch=limit, **complete)
+    harness = harness_of(world, on_bad_file="quarantine", max_rows_per_batch=limit, **complete)
     harness.run()
-    taken, aside = outcome(harness, disk)
+    taken, aside = outcome(harness)
     assert aside == {FILE} if FILE in aside else taken + len(aside) == rows_in(content)
-    forget_disk(disk)
 
 
 @examples(10)
 @given(content=damaged() | st.sampled_from(list(OTHERS.values())), complete=st.booleans(), limit=LIMITS)
 def test_unreadable_file_stops_the_run_by_default(content, complete, limit):
-    disk = next(disks)
-    put(disk, content)
+    world = World()
+    put(world, content)
     complete = {"complete_intervals": complete, "interval": "%Y-%m-%d"}
-    harness = harness_of(disk, on_bad_file="fail", on_bad_row="fail", max_rows_per_batch=limit, **complete)
+    harness = harness_of(world, on_bad_file="fail", on_bad_row="fail", max_rows_per_batch=limit, **complete)
     try:
         harness.run()
     except SourceError as error:
         assert "rows" in str(error)  # noqa: PT017 - it may also pass
     else:
-        taken, aside = outcome(harness, disk)
+        taken, aside = outcome(harness)
         assert taken + len(aside) == rows_in(content)
-    forget_disk(disk)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_formats_are_set_aside_whole(name):
-    disk = next(disks)
-    put(disk, OTHERS[name])
-    harness = harness_of(disk, on_bad_file="quarantine")
+    world = World()
+    put(world, OTHERS[name])
+    harness = harness_of(world, on_bad_file="quarantine")
     harness.run()
-    assert outcome(harness, disk) == (0, {FILE})
-    forget_disk(disk)
+    assert outcome(harness) == (0, {FILE})
 
 
 @examples(8)
 @given(names=st.lists(NAMES, min_size=1, max_size=3, unique=True), complete=st.booleans())
 def test_files_of_any_name_are_read_once(names, complete):
-    disk = next(disks)
+    world = World()
     for name in names:
-        put(disk, VALID["plain"], f"{name}.parquet")
-    harness = harness_of(disk, complete_intervals=complete, interval="%Y-%m-%d" if complete else None)
+        put(world, VALID["plain"], f"{name}.parquet")
+    harness = harness_of(world, complete_intervals=complete, interval="%Y-%m-%d" if complete else None)
     try:
         harness.run()
         harness.run()
@@ -205,36 +192,32 @@ def test_files_of_any_name_are_read_once(names, complete):
         assert "does not fit the interval pattern" in str(error)  # noqa: PT017 - it may also pass
     else:
         read = [name for name in names if f"{name}.parquet"[0] not in "._"]
-        assert outcome(harness, disk) == (3 * len(read), set())
-    forget_disk(disk)
+        assert outcome(harness) == (3 * len(read), set())
 
 
 @examples(8)
 @given(names=st.lists(DATES, min_size=1, max_size=3, unique=True), complete=st.booleans(), by_interval=st.booleans())
 @example(names=["9999-12-31"], complete=True, by_interval=False)
 def test_files_of_any_day_are_read_or_refused(names, complete, by_interval):
-    disk = next(disks)
+    world = World()
     for name in names:
-        put(disk, VALID["plain"], f"{name}.parquet")
-    harness = harness_of(disk, complete_intervals=complete, interval="%Y-%m-%d")
+        put(world, VALID["plain"], f"{name}.parquet")
+    harness = harness_of(world, complete_intervals=complete, interval="%Y-%m-%d")
     interval = {"mode": "interval", "interval_start": 0, "interval_end": 86_400_000} if by_interval else {}
     try:
         harness.run(**interval)
         harness.run(**interval)
     except (SourceError, IntervalError, ConfigError):
         return
-    finally:
-        forget_disk(disk)
 
 
 @pytest.mark.parametrize(("name", "pattern"), [("9999-12-31", "%Y-%m-%d"), ("9999-12", "%Y-%m"), ("9999", "%Y")])
 def test_interval_behind_the_calendar_is_refused(name, pattern):
-    disk = next(disks)
-    put(disk, VALID["plain"], f"{name}.parquet")
-    harness = harness_of(disk, complete_intervals=True, interval=pattern)
+    world = World()
+    put(world, VALID["plain"], f"{name}.parquet")
+    harness = harness_of(world, complete_intervals=True, interval=pattern)
     with pytest.raises(SourceError, match=rf"file '{name}.parquet' of source 'rows' .*ends behind the year 9999"):
         harness.run()
-    forget_disk(disk)
 
 
 ODD_ROWS = 37
@@ -265,12 +248,11 @@ def thrift_long(value):
 @pytest.mark.parametrize("everywhere", [False, True])
 @pytest.mark.parametrize("rows", [0, 38, 2**31, 2**40, 2**61])
 def test_wrong_number_of_rows_is_a_bad_file(rows, everywhere, complete):
-    disk = next(disks)
-    put(disk, with_count(rows, everywhere=everywhere))
+    world = World()
+    put(world, with_count(rows, everywhere=everywhere))
     complete = {"complete_intervals": complete, "interval": "%Y-%m-%d"}
     with pytest.raises(SourceError, match=r"cannot read .*2024-01-01\.parquet"):
-        harness_of(disk, **complete).run()
-    harness = harness_of(disk, on_bad_file="quarantine", **complete)
+        harness_of(world, **complete).run()
+    harness = harness_of(world, on_bad_file="quarantine", **complete)
     harness.run()
-    assert outcome(harness, disk) == (0, {FILE})
-    forget_disk(disk)
+    assert outcome(harness) == (0, {FILE})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,18 +13,129 @@ from msgspec import field
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp
 from headrace.records.value_rules import TOO_FINE
 from headrace.storage.storage import Storage
-from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
-from headrace.testing import PipelineHarness
-from headrace.testing._memory_disk import forget_disk, memory_disk
-from tests.unit.support.arrow_rows import columns, texts, times
+from headrace.testing import World
 from tests.unit.support.fuzzing import examples
+
+WORDS = st.sampled_from(
+    ["", "a", "1", "true", "2024-01-01T00:00:00Z", "\x00", "é", "+I", "\N{GRINNING FACE}"]
+) | st.text(max_size=3)
+_INT64 = st.sampled_from([0, -1, 2**63 - 1, -(2**63), 253_402_300_800, -62_135_596_801]) | st.integers(
+    -(2**63), 2**63 - 1
+)
+_INT32 = st.sampled_from([0, 2**31 - 1, -(2**31), 2_932_897, -719_163]) | st.integers(-(2**31), 2**31 - 1)
+_ZONES = st.sampled_from([None, "UTC", "+05:30", "America/New_York", "Nowhere/At_All", ""])
+_UNITS = st.sampled_from(["s", "ms", "us", "ns"])
+
+
+def _lists(values, size):
+    return st.lists(st.none() | values, min_size=size, max_size=size)
+
+
+def _arrays(values, kind, size):
+    return _lists(values, size).map(lambda values: pa.array(values, kind))
+
+
+def _viewed(values, stored, kind, size):
+    """Draw the numbers behind a type, also numbers that represent no value of it."""
+    return _lists(values, size).map(lambda values: pa.array(values, stored).view(kind))
+
+
+def texts(size):
+    """Draw text, also invalid UTF-8."""
+    broken = _lists(st.sampled_from([b"a", b"", b"\xff", b"\xc3", b"a\xed\xa0\x80"]) | st.binary(max_size=3), size)
+
+    def unchecked(values, kind, stored):
+        return pa.Array.from_buffers(kind, size, pa.array(values, stored).buffers())
+
+    kinds = st.sampled_from([(pa.string(), pa.binary()), (pa.large_string(), pa.large_binary())])
+    return st.builds(lambda values, kind: unchecked(values, *kind), broken, kinds) | _arrays(WORDS, pa.string(), size)
+
+
+def _numbers(size):
+    floats = st.floats(allow_nan=True, allow_infinity=True)
+    decimals = st.decimals(allow_nan=False, allow_infinity=False, places=2, min_value=-(10**30), max_value=10**30)
+    return st.one_of(
+        _arrays(_INT64, pa.int64(), size),
+        _arrays(_INT32, pa.int32(), size),
+        _arrays(st.integers(0, 2**64 - 1), pa.uint64(), size),
+        _arrays(st.integers(-128, 127), pa.int8(), size),
+        _arrays(floats, pa.float64(), size),
+        _arrays(st.floats(width=32), pa.float32(), size),
+        _arrays(decimals, pa.decimal128(38, 2), size),
+        _arrays(decimals, pa.decimal256(60, 4), size),
+    )
+
+
+def times(size):
+    """Draw timestamps in all units and time zones, also outside any calendar, and days, times and durations."""
+    stamps = st.tuples(_UNITS, _ZONES).flatmap(
+        lambda parts: _viewed(_INT64, pa.int64(), pa.timestamp(parts[0], tz=parts[1] or None), size)
+    )
+    return st.one_of(
+        stamps,
+        _viewed(_INT32, pa.int32(), pa.date32(), size),
+        _viewed(_INT64, pa.int64(), pa.date64(), size),
+        _viewed(_INT32, pa.int32(), pa.time32("ms"), size),
+        _viewed(_INT64, pa.int64(), pa.time64("us"), size),
+        _viewed(_INT64, pa.int64(), pa.time64("ns"), size),
+        _UNITS.flatmap(lambda unit: _viewed(_INT64, pa.int64(), pa.duration(unit), size)),
+    )
+
+
+def _plain(size):
+    return st.one_of(
+        texts(size),
+        _numbers(size),
+        times(size),
+        _arrays(st.booleans(), pa.bool_(), size),
+        _arrays(st.binary(max_size=4), pa.binary(), size),
+        _arrays(st.binary(min_size=2, max_size=2), pa.binary(2), size),
+        st.just(pa.nulls(size)),
+        _arrays(WORDS, pa.string(), size).map(pa.Array.dictionary_encode),
+    )
+
+
+def _nested(size, depth):
+    if not depth:
+        return _plain(size)
+
+    def as_list(lengths, items):
+        offsets = [0]
+        for length in lengths:
+            offsets.append(min(offsets[-1] + length, len(items)))
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items)
+
+    def as_map(lengths, keys, items):
+        offsets = [0]
+        for length in lengths:
+            offsets.append(min(offsets[-1] + length, len(items)))
+        return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, items)
+
+    lengths = st.lists(st.integers(0, 2), min_size=size, max_size=size)
+    inner = _nested(2 * size, depth - 1)
+    keys = _arrays(WORDS, pa.string(), 2 * size).map(lambda values: values.fill_null("none"))
+    structs = st.dictionaries(st.sampled_from(["a", "b", "n"]), _nested(size, depth - 1), min_size=1, max_size=2)
+    mask = st.lists(st.booleans(), min_size=size, max_size=size).map(lambda values: pa.array(values, pa.bool_()))
+    return st.one_of(
+        _plain(size),
+        st.builds(as_list, lengths, inner),
+        st.builds(as_map, lengths, keys, inner),
+        st.builds(
+            lambda fields, nulls: pa.StructArray.from_arrays([*fields.values()], [*fields], mask=nulls), structs, mask
+        ),
+    )
+
+
+def columns(size, depth=2):
+    """Draw columns of any type, including lists, maps and structs."""
+    return _nested(size, depth)
+
 
 SIZE = 3
 FILE = "2024-01-01.parquet"
 NOW = 1_704_103_200_000
 """The day of the file, at ten o'clock (ms)."""
-names = (f"any-rows-{number}" for number in itertools.count())
 
 
 class Flat(Struct, frozen=True):
@@ -97,29 +206,19 @@ TABLES = st.fixed_dictionaries(
 ).map(pa.table)
 
 
-def harness_of(pipeline, disk, **source):
-    source = {"path": f"memory://{disk}/input", "on_bad_file": "quarantine", "on_bad_row": "quarantine", **source}
-    job = {
-        "sources": {"rows": source},
-        "state": {"root": f"memory://{disk}/state"},
-        "sinks": {"taken": {"path": f"memory://{disk}/taken"}},
-    }
-    return PipelineHarness(pipeline, job=job, now=NOW)
+def harness_of(pipeline, world, **source):
+    source = {"path": f"{world.storage}/input", "on_bad_file": "quarantine", "on_bad_row": "quarantine", **source}
+    return world.job(pipeline, job={"sources": {"rows": source}})
 
 
-def as_stored(table, disk):
+def as_stored(table, world):
     """Write a table into the source's folder, and return it as a reader sees it; None if Parquet cannot store it."""
     try:
-        Storage(f"memory://{disk}/input").stage(FILE, table)
-        store, path = Storage(f"memory://{disk}/input/{FILE}").file_system()
+        Storage(f"{world.storage}/input").stage(FILE, table)
+        store, path = Storage(f"{world.storage}/input/{FILE}").file_system()
         return pq.ParquetFile(store.open_input_file(path)).read()
     except (pa.ArrowException, OSError, UnicodeDecodeError):
         return None
-
-
-def quarantine_of(harness):
-    version = Storage(harness.config.job_folder).table(QUARANTINE).latest().version
-    return JobFolder(harness.config.job_folder).view(QUARANTINE, version).live_rows()
 
 
 @pytest.mark.parametrize("complete", [False, True])
@@ -127,17 +226,15 @@ def quarantine_of(harness):
 @examples(8)
 @given(table=TABLES)
 def test_each_row_is_taken_in_or_set_aside(name, complete, table):
-    disk = next(names)
-    stored = as_stored(table, disk)
+    world = World(now=NOW)
+    stored = as_stored(table, world)
     assume(stored is not None)
     # A source with complete intervals is read by the driver as well, for the order of its rows.
-    harness = harness_of(PIPELINES[name], disk, complete_intervals=complete, interval="%Y-%m-%d")
+    harness = harness_of(PIPELINES[name], world, complete_intervals=complete, interval="%Y-%m-%d")
     harness.run()
-    taken = Storage(f"memory://{disk}/taken").table().latest()
-    rows = taken.read(taken.schema).num_rows
-    aside = quarantine_of(harness)
+    rows = harness.sink_table("taken").num_rows
+    aside = harness.live(QUARANTINE)
     positions = {row["position"] for row in aside}
-    forget_disk(disk)
     assert all(row["error"] for row in aside)
     if positions == {FILE}:  # only a time finer than a millisecond refuses its file, in one entry
         assert (rows, len(aside), TOO_FINE in aside[0]["error"]) == (0, 1, True)
@@ -149,14 +246,12 @@ def test_each_row_is_taken_in_or_set_aside(name, complete, table):
 
 def sizes_in_order(table, complete):
     """Return the sizes of rows that a source ordered by `number` takes in, in arrival order."""
-    disk = next(names)
-    Storage(f"memory://{disk}/input").stage(FILE, table)
-    harness = harness_of(PIPELINES["sorted copies"], disk, complete_intervals=complete, interval="%Y-%m-%d")
+    world = World(now=NOW)
+    Storage(f"{world.storage}/input").stage(FILE, table)
+    harness = harness_of(PIPELINES["sorted copies"], world, complete_intervals=complete, interval="%Y-%m-%d")
     harness.run()
-    taken = Storage(f"memory://{disk}/taken").table().latest()
-    sizes = taken.read(taken.schema)["size"].to_pylist()
-    aside = [(row["position"], row["error"]) for row in quarantine_of(harness)]
-    forget_disk(disk)
+    sizes = harness.sink_table("taken")["size"].to_pylist()
+    aside = [(row["position"], row["error"]) for row in harness.live(QUARANTINE)]
     return sizes, aside
 
 
@@ -195,28 +290,26 @@ def test_rows_without_order_column_keep_file_order(complete):
 
 @pytest.mark.parametrize("complete", [False, True])
 def test_invalid_column_name_sets_file_aside(complete):
-    disk = next(names)
-    Storage(f"memory://{disk}/input").stage(FILE, pa.table({"id": ["a"], "at": [1], "xyz": [1]}))
-    file = memory_disk(disk).files[f"input/{FILE}"]
+    world = World(now=NOW)
+    Storage(f"{world.storage}/input").stage(FILE, pa.table({"id": ["a"], "at": [1], "xyz": [1]}))
+    file = world.disk.files[f"input/{FILE}"]
     file.content = file.content.replace(b"xyz", b"x\xffz")
-    harness = harness_of(PIPELINES["flat"], disk, complete_intervals=complete, interval="%Y-%m-%d")
+    harness = harness_of(PIPELINES["flat"], world, complete_intervals=complete, interval="%Y-%m-%d")
     harness.run()
-    (row,) = quarantine_of(harness)
+    (row,) = harness.live(QUARANTINE)
     assert row["position"] == FILE
     assert "the name of a column, is not UTF-8" in row["error"]
-    forget_disk(disk)
 
 
 @examples(8)
 @given(data=st.data())
 def test_no_file_damage_crashes_the_run(data):
-    disk = next(names)
-    Storage(f"memory://{disk}/input").stage(FILE, pa.table({"id": ["a", "b"], "at": [1, 2], "more": [[1], []]}))
-    file = memory_disk(disk).files[f"input/{FILE}"]
+    world = World(now=NOW)
+    Storage(f"{world.storage}/input").stage(FILE, pa.table({"id": ["a", "b"], "at": [1, 2], "more": [[1], []]}))
+    file = world.disk.files[f"input/{FILE}"]
     content = bytearray(file.content)
     places = st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), min_size=1, max_size=5)
     for place, value in data.draw(places):
         content[place] = value
     file.content = bytes(content[: data.draw(st.integers(len(content) // 2, len(content)))])
-    harness_of(PIPELINES["flat"], disk).run()
-    forget_disk(disk)
+    harness_of(PIPELINES["flat"], world).run()

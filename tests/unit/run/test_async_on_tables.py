@@ -37,18 +37,9 @@ class Order(Struct, frozen=True):
     number: int
 
 
-class OrderWithNote(Struct, frozen=True):
-    number: int
-    note: str = "none"
-
-
 class OrderWithPlace(Struct, frozen=True):
     number: int
     place: str
-
-
-class Priced(Struct, frozen=True):
-    number: int
 
 
 class PricedInEuro(Struct, frozen=True):
@@ -117,16 +108,15 @@ def task(tmp_path):
     return Task(tmp_path)
 
 
-class ExitsInChild(AsyncFunction[Order, Order]):
-    async def invoke(self, order, /):
-        async def child():
-            raise SystemExit(0)
-
-        await asyncio.create_task(child())
-        return [order]
-
-
 def test_exit_in_child_task_names_the_operator(task):
+    class ExitsInChild(AsyncFunction[Order, Order]):
+        async def invoke(self, order, /):
+            async def child():
+                raise SystemExit(0)
+
+            await asyncio.create_task(child())
+            return [order]
+
     with pytest.raises(UserFunctionError, match="operator 'ask'.*a task that it has made(.|\n)*SystemExit: 0"):
         task.run([wait_of(ExitsInChild())], [Order(0)])
 
@@ -169,6 +159,10 @@ def waits_for(task):
 
 
 def test_field_with_default_may_join_waiting_elements(task, waits_for):
+    class OrderWithNote(Struct, frozen=True):
+        number: int
+        note: str = "none"
+
     service, _ = waits_for
     new = wait_of(service.asks(OrderWithNote, OrderWithNote, lambda order: order), **PARKING)
     later = clock.now() + 2 * 3_600_000
@@ -181,6 +175,9 @@ def test_field_with_default_may_join_waiting_elements(task, waits_for):
 
 
 def test_type_with_equal_fields_may_replace_waiting_type(task, waits_for):
+    class Priced(Struct, frozen=True):
+        number: int
+
     service, _ = waits_for
     new = wait_of(service.asks(Order, Priced), **PARKING)
     assert task.run([new], finishes=True) == ([Priced(0), Priced(1)], 0)
@@ -305,8 +302,5 @@ def virtual_runner(monkeypatch):
 
 @contextmanager
 def at(now):
-    before = clock.use(clock.VirtualClock(now))
-    try:
+    with clock.installed(clock.VirtualClock(now)):
         yield
-    finally:
-        clock.use(before)

@@ -130,15 +130,14 @@ def job(tmp_path):
 # ---------------------------------------------------------------------------------------- what is stored can be read
 
 
-def wrong(purchase):
-    """The answer of a faulty service: a struct is not validated when it is created."""
-    return Purchase(purchase.seq, purchase.at, purchase.customer, purchase.item, "a dollar")
-
-
 #   1 waits for an hour, 2 has its response and waits behind it
 
 
 def test_unreadable_answer_is_not_committed(job):
+    def wrong(purchase):
+        """The answer of a faulty service: a struct is not validated when it is created."""
+        return Purchase(purchase.seq, purchase.at, purchase.customer, purchase.item, "a dollar")
+
     job.micro_batch(job.wait(OutputMode.ORDERED, Ask()), [])
     wait = job.wait(OutputMode.ORDERED, Ask(down=[1], instead=wrong))
     with pytest.raises(
@@ -213,11 +212,10 @@ def keyed_job(folder, down, instead=None):
     return job, wait
 
 
-def foreign_element(purchase):
-    return Purchase(purchase.seq, purchase.at, None, purchase.item, purchase.cents)
-
-
 def test_quarantined_answer_without_key_blocks_no_requeue(tmp_path):
+    def foreign_element(purchase):
+        return Purchase(purchase.seq, purchase.at, None, purchase.item, purchase.cents)
+
     job, wait = keyed_job(tmp_path, down=[2], instead=foreign_element)
     job.micro_batch(wait, [purchase(1), purchase(2)])
     result = requeue(job.config, "by-hand", operator="ask")
@@ -246,22 +244,21 @@ def test_requeued_elements_are_spread_over_tasks(job):
 # ------------------------------------------------------------------------------------------------------------ breakers
 
 
-def checkpoint(number, kind, **services):
-    return Checkpoint(
-        incarnation=1,
-        checkpoint_id=number,
-        kind=kind,
-        run_id="r",
-        attempt_id="a",
-        max_parallelism=128,
-        versions={},
-        committed_at=0,
-        metrics={"rows_in": 1},
-        services=msgspec.convert(services, dict[str, ServiceMetrics]),
-    )
-
-
 def test_open_breaker_survives_checkpoints_without_its_metrics():
+    def checkpoint(number, kind, **services):
+        return Checkpoint(
+            incarnation=1,
+            checkpoint_id=number,
+            kind=kind,
+            run_id="r",
+            attempt_id="a",
+            max_parallelism=128,
+            versions={},
+            committed_at=0,
+            metrics={"rows_in": 1},
+            services=msgspec.convert(services, dict[str, ServiceMetrics]),
+        )
+
     line = [
         checkpoint(
             1,

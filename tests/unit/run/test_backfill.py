@@ -432,21 +432,6 @@ class Count(KeyedProcessFunction[Order, Greeting]):
         await self.count.update((await self.count.value() or 0) + 1)
 
 
-class CountInTexts(Count):
-    """Counts orders, stored as text."""
-
-    count = ValueState("count", str, migrate=Migration(int, str))
-
-    async def process(self, order, ctx, /):
-        await self.count.update(str(int(await self.count.value() or 0) + 1))
-
-
-class CountInLists(Count):
-    """Counts orders, stored in a type without a migration."""
-
-    count = ValueState("count", list[int])
-
-
 def counted(function):
     pipeline = Pipeline("shop")
     orders = pipeline.source("orders", Order, event_time="at")
@@ -464,6 +449,14 @@ def counting():
 
 
 def test_branch_migrates_state_of_the_fork(counting):
+    class CountInTexts(Count):
+        """Counts orders, stored as text."""
+
+        count = ValueState("count", str, migrate=Migration(int, str))
+
+        async def process(self, order, ctx, /):
+            await self.count.update(str(int(await self.count.value() or 0) + 1))
+
     job = counting
     job.change(pipeline=counted(CountInTexts()))
     job.run()
@@ -476,6 +469,11 @@ def test_branch_migrates_state_of_the_fork(counting):
 
 
 def test_types_that_do_not_fit_are_refused(counting):
+    class CountInLists(Count):
+        """Counts orders, stored in a type without a migration."""
+
+        count = ValueState("count", list[int])
+
     job = counting
     live = job.content()
     job.change(pipeline=counted(CountInLists()))

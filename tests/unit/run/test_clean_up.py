@@ -6,10 +6,7 @@ import pytest
 
 from headrace import Pipeline, Struct, Timestamp
 from headrace.run.batch_sequence import BatchSequence
-from headrace.testing import PipelineHarness
-from headrace.testing._memory_disk import forget_disk, memory_disk
-
-DISK = "clean-up"
+from headrace.testing import World
 
 
 class Order(Struct, frozen=True):
@@ -18,13 +15,14 @@ class Order(Struct, frozen=True):
 
 
 @pytest.fixture
-def shop():
+def world():
+    return World()
+
+
+@pytest.fixture
+def shop(world):
     latest = Pipeline("shop").source("orders", Order, event_time="at").upsert_materialize("latest", primary_key=("id",))
-    harness = PipelineHarness(
-        latest.sink("board"), files_per_batch=1, job={"state": {"root": f"memory://{DISK}/state"}}
-    )
-    yield harness
-    forget_disk(DISK)
+    return world.job(latest.sink("board"), files_per_batch=1)
 
 
 def warnings(harness):
@@ -36,10 +34,10 @@ def refuse_removal(step, path):
         raise PermissionError(13, "Permission denied", path)
 
 
-def test_file_that_stays_is_a_warning(shop):
+def test_file_that_stays_is_a_warning(world, shop):
     for at in (1, 2):
         shop.feed("orders", [Order("a", at)])
-    with memory_disk(DISK).failing(refuse_removal):
+    with world.disk.failing(refuse_removal):
         report = shop.run()
     assert (report.stopped_because, len(report.checkpoints)) == ("drained", 2)
     assert shop.sink("board") == [Order("a", 2)]
@@ -47,13 +45,13 @@ def test_file_that_stays_is_a_warning(shop):
     assert "Permission denied" in warnings(shop)[1]
 
 
-def test_stop_file_that_stays_hides_no_error(shop, monkeypatch):
+def test_stop_file_that_stays_hides_no_error(world, shop, monkeypatch):
     def stop_and_fail(batches, *_args, **_options):
         batches.stop()
         raise ZeroDivisionError
 
     monkeypatch.setattr(BatchSequence, "make", stop_and_fail)
     shop.feed("orders", [Order("a", 1)])
-    with memory_disk(DISK).failing(refuse_removal), pytest.raises(ZeroDivisionError):
+    with world.disk.failing(refuse_removal), pytest.raises(ZeroDivisionError):
         shop.run()
     assert "the file that told tasks to stop could not be removed" in warnings(shop)[0]

@@ -11,7 +11,7 @@ from headrace.execution.process_context import END_OF_INPUT
 from headrace.readers.query import ask, connect
 from tests.jobs.outcome import assert_well_formed, checkpoints
 from tests.jobs.purchase_files import day_name, purchases_of, write_rows
-from tests.unit.support.noted_job import noted_job
+from tests.unit.run.noted_job import noted_job
 
 
 @pytest.fixture

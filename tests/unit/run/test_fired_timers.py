@@ -33,25 +33,23 @@ def test_clock_unknown_to_task_stays_unknown():
     assert put_together({}, {}) == {}
 
 
-class Ask(Struct, frozen=True):
-    key: str
-
-
-class Alarm(KeyedProcessFunction[Ask, Ask]):
-    """A record sets a timer at 50 in event time and one at 60 in processing time; each timer sets itself once again, immediately."""
-
-    async def process(self, ask, ctx, /):
-        ctx.timers.register_event_time(50)
-        ctx.timers.register_processing_time(60)
-
-    async def on_timer(self, timestamp, ctx, /):
-        if timestamp in {50, 60}:
-            getattr(ctx.timers, f"register_{ctx.time_domain}")(timestamp - 7, "again")
-        ctx.collect(Ask(f"{timestamp}{ctx.namespace}"))
-
-
 @pytest.mark.parametrize("stops_at", [None, 0, 1, 2])
 def test_every_timer_fires_exactly_once(backend, stops_at):
+    class Ask(Struct, frozen=True):
+        key: str
+
+    class Alarm(KeyedProcessFunction[Ask, Ask]):
+        """A record sets a timer at 50 in event time and one at 60 in processing time; each timer sets itself once again, immediately."""
+
+        async def process(self, ask, ctx, /):
+            ctx.timers.register_event_time(50)
+            ctx.timers.register_processing_time(60)
+
+        async def on_timer(self, timestamp, ctx, /):
+            if timestamp in {50, 60}:
+                getattr(ctx.timers, f"register_{ctx.time_domain}")(timestamp - 7, "again")
+            ctx.collect(Ask(f"{timestamp}{ctx.namespace}"))
+
     events, fired = [], {}
     for number, records in enumerate([[Ask("a")], [], [Ask("b")], []]):
         stop = number == stops_at

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import itertools
 import re
 from datetime import UTC, datetime
 
@@ -17,14 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
-from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
-from headrace.testing import PipelineHarness
+from headrace.testing import PipelineHarness, World
 from tests.unit.support.refused_rows import Mended, RefusedJob, pipeline
 
 START = 1_577_836_800_000
 FORMATS = ("parquet", "json", "csv", "avro")
-DISKS = (f"folder-formats-{number}" for number in itertools.count())
 COLUMNS = ("shop", "at", "name", "size")
 
 
@@ -55,16 +52,9 @@ def avro(rows):
 WRITERS = {"parquet": parquet, "json": json, "csv": csv_text, "avro": avro}
 
 
-def outcome(job):
-    """Return the rows of the sink, and of the quarantine without the extensions of files."""
-    rows = sorted((row["shop"] or "", row["number"], row["name"], row["watermark"]) for row in job.rows())
-    aside = [(re.sub(r"\.\w+", "", position), error) for position, error in job.quarantine()]
-    return rows, sorted(aside)
-
-
 def run(kind, files, **options):
     source = {"format": kind, "max_files_per_batch": options.pop("files_per_batch", 16)}
-    job = RefusedJob(record=Mended, source=source | options.pop("source", {}), disk=next(DISKS), **options)
+    job = RefusedJob(record=Mended, source=source | options.pop("source", {}), world=World(), **options)
     for number, rows in enumerate(files):
         job.harness.feed_bytes("rows", WRITERS[kind](rows), file=f"2020-01-0{number + 1}.{kind}")
     job.run()
@@ -92,6 +82,12 @@ ROWS = st.lists(
     complete=st.booleans(),
 )
 def test_each_format_gives_the_same_outcome(files, per_batch, ordered, complete):
+    def outcome(job):
+        """Return the rows of the sink, and of the quarantine without the extensions of files."""
+        rows = sorted((row["shop"] or "", row["number"], row["name"], row["watermark"]) for row in job.rows())
+        aside = [(re.sub(r"\.\w+", "", position), error) for position, error in job.quarantine()]
+        return rows, sorted(aside)
+
     source = {"interval": "%Y-%m-%d", "complete_intervals": True} if complete else {}
     options = {"order_by": ("name",)} if ordered else {}
     first, *others = (
@@ -136,8 +132,7 @@ def test_rows_of_text_files_leave_the_quarantine(kind, name, content, broken):
 
 
 def raw_texts(job):
-    folder = job.harness.config.job_folder
-    return [row["raw"] for row in JobFolder(str(folder)).view(QUARANTINE, job.last.versions[QUARANTINE]).live_rows()]
+    return [row["raw"] for row in job.harness.live(QUARANTINE)]
 
 
 def test_repaired_line_is_read_from_new_file():

@@ -10,7 +10,7 @@ from headrace.edits.restore import restore
 from headrace.log.checkpoint import Kind
 from headrace.log.log import CheckpointLog
 from headrace.tables.folder import JobFolder
-from headrace.testing._pipeline import START
+from headrace.testing._clocks import START
 from tests.unit.support.branched_job import HOUR, NEW, REMINDED, BranchedJob, Order, Totals, totals
 
 DAY = 24 * HOUR

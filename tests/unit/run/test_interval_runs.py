@@ -13,7 +13,7 @@ from headrace.edits.restore import restore
 from headrace.errors import IntervalError, SourceError
 from tests.jobs.outcome import checkpoints
 from tests.jobs.purchase_files import day_name, day_start
-from tests.unit.support.noted_job import noted_job
+from tests.unit.run.noted_job import noted_job
 
 
 def rows_of_days(*numbers):

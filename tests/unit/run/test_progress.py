@@ -14,7 +14,7 @@ from headrace.run import job_run
 from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness
 from headrace.testing._memory_disk import forget_disk, memory_disk
-from tests.unit.support.stepped_threads import SteppedThreads
+from headrace.testing._world_threads import WorldThreads
 
 ROWS = 1000
 BREAK = 300
@@ -59,7 +59,7 @@ BEATS = []
 
 @pytest.fixture(autouse=True)
 def looking(monkeypatch):
-    BEATS.append(SteppedThreads())
+    BEATS.append(WorldThreads())
     before = threads.use(BEATS[-1])
     monkeypatch.setattr(job_run, "run_on", partial(job_run.run_on, shows_progress=True))
     yield

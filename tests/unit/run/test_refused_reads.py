@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 
 import pyarrow as pa
@@ -13,13 +12,11 @@ from headrace import Pipeline, Struct, Timestamp
 from headrace.errors import HeadraceError, SourceError, StorageError
 from headrace.sources.folder.format import is_damage, unreadable
 from headrace.storage.storage import Storage
-from headrace.testing import PipelineHarness
+from headrace.testing import World
 from headrace.testing import _memory_disk as module
-from headrace.testing._memory_disk import forget_disk
 
 NOW = 1_704_103_200_000
 FILE = "2024-01-01.parquet"
-names = (f"refused-reads-{number}" for number in itertools.count())
 
 
 class Row(Struct, frozen=True):
@@ -27,30 +24,20 @@ class Row(Struct, frozen=True):
     at: Timestamp
 
 
-def harness_of(disk, policy, *, complete):
+def harness_of(world, policy, *, complete):
     pipeline = Pipeline("rows").source("rows", Row, event_time="at").sink("taken")
-    source = {"path": f"memory://{disk}/input", "on_bad_file": policy, "complete_intervals": complete}
-    job = {
-        "sources": {"rows": {**source, "interval": "%Y-%m-%d"}},
-        "state": {"root": f"memory://{disk}/state"},
-        "sinks": {"taken": {"path": f"memory://{disk}/taken"}},
-    }
-    return PipelineHarness(pipeline, job=job, now=NOW)
-
-
-@pytest.fixture
-def disk():
-    name = next(names)
-    yield name
-    forget_disk(name)
+    source = {"path": f"{world.storage}/input", "on_bad_file": policy, "complete_intervals": complete}
+    job = {"sources": {"rows": {**source, "interval": "%Y-%m-%d"}}}
+    return world.job(pipeline, job=job)
 
 
 @pytest.mark.parametrize("complete", [False, True])
 @pytest.mark.parametrize("policy", ["quarantine", "fail"])
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENOENT])
-def test_refused_file_is_read_by_the_next_run(number, policy, complete, disk, monkeypatch):
-    Storage(f"memory://{disk}/input").stage(FILE, pa.table({"id": ["a", "b"], "at": [1, 2]}))
-    harness = harness_of(disk, policy, complete=complete)
+def test_refused_file_is_read_by_the_next_run(number, policy, complete, monkeypatch):
+    world = World(now=NOW)
+    Storage(f"{world.storage}/input").stage(FILE, pa.table({"id": ["a", "b"], "at": [1, 2]}))
+    harness = harness_of(world, policy, complete=complete)
     read = module._Handler.open_input_file
 
     def refuse(handler, path):
@@ -63,8 +50,7 @@ def test_refused_file_is_read_by_the_next_run(number, policy, complete, disk, mo
         with pytest.raises(HeadraceError, match=rf"cannot read .*{FILE}: .*{os.strerror(number)}"):
             harness.run()
     assert harness.run().quarantined == 0
-    taken = Storage(f"memory://{disk}/taken").table().latest()
-    assert taken.read(taken.schema)["id"].to_pylist() == ["a", "b"]
+    assert harness.sink_table("taken")["id"].to_pylist() == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -89,19 +89,18 @@ def test_files_that_were_taken_are_left_out(replayed):
     assert replayed.replay(days(1)) is None
 
 
-def requeued(line, repeats=None):
-    rows = (RequeuedRows("a", ((0, 1),), 5),)
-    last = line.checkpoints[-1]
-    interval = {"start": last.interval_start, "end": last.interval_end}
-    return line.add(
-        Kind.REQUEUE,
-        **interval,
-        sources={"source": SourceFacts(position=FolderPosition("b"), requeued=rows)},
-        cause=Requeued(repeats),
-    )
-
-
 def test_requeue_remains_a_replay_step_until_repeated(replayed):
+    def requeued(line, repeats=None):
+        rows = (RequeuedRows("a", ((0, 1),), 5),)
+        last = line.checkpoints[-1]
+        interval = {"start": last.interval_start, "end": last.interval_end}
+        return line.add(
+            Kind.REQUEUE,
+            **interval,
+            sources={"source": SourceFacts(position=FolderPosition("b"), requeued=rows)},
+            cause=Requeued(repeats),
+        )
+
     requeued(replayed.job.days(1, 2)).days(3)
     branch = replayed.fork(1)
     steps = replayed.replay(days(2)).parts

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from headrace.commit.verify import verify
 from headrace.log.checkpoint import Kind
-from headrace.testing._memory_disk import forget_disk, memory_disk
-from tests.unit.support.memory_job import DiskCopy, killed_at, places_of
+from headrace.testing import World
+from headrace.testing._memory_disk import DiskCopy
+from tests.unit.support.memory_job import killed_at, places_of
 from tests.unit.support.refused_rows import RefusedJob
 
-disks = (f"requeues-{number}" for number in itertools.count())
 STEPS = {"requeue": lambda job: job.requeue(), "run": lambda job: job.run()}
-
-
-@pytest.fixture
-def disk():
-    name = next(disks)
-    yield name
-    forget_disk(name)
 
 
 @pytest.mark.parametrize("power", [pytest.param("power stays", marks=pytest.mark.long), "power fails"])
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("is_mended", [True, False])
-def test_each_row_counts_once_wherever_the_process_dies(disk, step, power, is_mended):
-    job = RefusedJob(disk=disk, bucket=2)
+def test_each_row_counts_once_wherever_the_process_dies(step, power, is_mended):
+    world = World()
+    job = RefusedJob(world=world, bucket=2)
     job.feed("p", "q?", "r")
     job.run()
     if is_mended:
@@ -35,17 +27,17 @@ def test_each_row_counts_once_wherever_the_process_dies(disk, step, power, is_me
     if step == "run":
         job.requeue()
     job.feed("s", "t?", at=9000)
-    begin, places = DiskCopy(memory_disk(disk)), []
-    with places_of(memory_disk(disk), places):
+    begin, places = DiskCopy(world.storage), []
+    with places_of(world.disk, places):
         STEPS[step](job)
     assert len(places) > 10
     assert (("requeue.staged", 1) in places) == (step == "requeue")
     for place, visit in places:
         begin.bring_back()
-        with killed_at(memory_disk(disk), place, visit):
+        with killed_at(world.disk, place, visit):
             STEPS[step](job)
         if power == "power fails":
-            memory_disk(disk).lose_power()
+            world.disk.lose_power()
         if step == "requeue" and not any(checkpoint.kind is Kind.REQUEUE for checkpoint in job.log.checkpoints):
             assert job.requeue().metrics["requeued"] == 1  # it was undone as a whole
         job.run()

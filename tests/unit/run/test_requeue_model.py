@@ -12,11 +12,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.testing._memory_disk import forget_disk
+from headrace.testing import World
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.refused_rows import Mended, RefusedJob, Strict, pipeline
 
-disks = (f"requeue-model-{number}" for number in itertools.count())
 BUCKET = 3
 NO_WATERMARK = -(1 << 62)
 PLACES = ("ingest.after", "task.half", "run.after", "commit.before", "commit.after", "publish.after")
@@ -91,8 +90,8 @@ def as_table(rows):
 @examples(5)
 @given(steps=STEPS, files_per_batch=st.integers(1, 3), parallelism=st.integers(1, 3))
 def test_requeued_rows_count_as_in_a_loop(steps, files_per_batch, parallelism):
-    disk, loop, is_mended, names = next(disks), Loop(files_per_batch), False, itertools.count()
-    job = RefusedJob(disk=disk, bucket=BUCKET, parallelism=parallelism, files_per_batch=files_per_batch)
+    loop, is_mended, names = Loop(files_per_batch), False, itertools.count()
+    job = RefusedJob(world=World(), bucket=BUCKET, parallelism=parallelism, files_per_batch=files_per_batch)
     job.run()
     for what, detail in [*steps, ("requeue", None), ("run", None)]:
         if what == "feed":
@@ -117,4 +116,3 @@ def test_requeued_rows_count_as_in_a_loop(steps, files_per_batch, parallelism):
     assert [position for position, _ in job.quarantine()] == sorted(
         f"{file}:{number}" for file, number in loop.quarantine
     )
-    forget_disk(disk)

@@ -9,78 +9,68 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.edits.fork import log_of
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Kind
-from headrace.testing._memory_disk import forget_disk
+from headrace.testing import World
 from tests.unit.run.test_requeue_model import BUCKET, ROWS, Loop, Row, as_table
 from tests.unit.support.fuzzing import examples
-from tests.unit.support.refused_on_branch import BranchedRefusals
 from tests.unit.support.refused_rows import Mended, RefusedJob, Strict, pipeline
-
-disks = (f"requeues-on-branches-{number}" for number in itertools.count())
 
 
 @pytest.fixture
 def job():
     """A job with two refused rows, in memory."""
-    disk = next(disks)
-    result = RefusedJob(disk=disk, bucket=2)
+    result = RefusedJob(world=World(), bucket=2)
     result.feed("p", "q?", "r", "s?")
     result.run()
-    yield result
-    forget_disk(disk)
+    return result
 
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_branch_older_than_a_requeue_takes_it_in(job, at):
-    branch = BranchedRefusals(job)
-    branch.fork(at)
+    branch = job.harness.branch("other", at=at)
     branch.run()
     job.mend().requeue()
     job.run()
     with pytest.raises(ConfigError, match="what checkpoint 2 requeued.*headrace run shops --branch other"):
-        branch.promote()
+        branch.promote(allow_other_code=True)
     branch.run()
-    assert (branch.last.kind, branch.arrived()) == (Kind.BATCH, ["p", "r", "q?", "s?"])
-    branch.promote()
+    assert (branch.facts[-1].kind, arrived(branch)) == (Kind.BATCH, ["p", "r", "q?", "s?"])
+    branch.promote(allow_other_code=True)
     assert (job.arrived(), job.quarantine()) == (["p", "r", "q?", "s?"], [])
     assert job.requeue() is None
 
 
 def test_requeue_is_repeated_once(job):
-    branch = BranchedRefusals(job)
-    branch.fork(1)
+    branch = job.harness.branch("other", at=1)
     job.mend().requeue()
     branch.run()
-    requeued = branch.last
+    requeued = branch.facts[-1]
     assert branch.run().checkpoints == []
     job.run()
     branch.run()
-    assert [c.repeats for c in log_of(branch.config).checkpoints if c.kind is Kind.REQUEUE] == [2]
-    assert (requeued.follows, branch.last.follows) == (None, 3)
-    assert branch.arrived() == job.arrived()
+    assert [c.repeats for c in branch.facts if c.kind is Kind.REQUEUE] == [2]
+    assert (requeued.follows, branch.facts[-1].follows) == (None, 3)
+    assert arrived(branch) == job.arrived()
 
 
 def test_repeated_rows_get_the_time_of_the_job(job):
-    branch = BranchedRefusals(job)
-    branch.fork(1)
+    branch = job.harness.branch("other", at=1)
     job.mend().requeue()
     job.harness.clock.advance(3_600_000)
     job.run()
     job.harness.clock.advance(3_600_000)
     branch.run()
-    assert (branch.last.follows, branch.last.processing_time) == (3, job.last.processing_time)
+    assert (branch.facts[-1].follows, branch.facts[-1].processing_time) == (3, job.last.processing_time)
 
 
 @pytest.mark.parametrize("why", ["the requeue of checkpoint 2 again", "the requeue of checkpoint 3 again"])
 def test_text_of_a_reason_repeats_nothing(job, why):
-    branch = BranchedRefusals(job)
-    branch.fork(1, note=why)
+    branch = job.harness.branch("other", at=1, note=why)
     job.mend().requeue(why=why)
     job.run()
     with pytest.raises(ConfigError, match="what checkpoint 2 requeued"):
-        branch.promote()
+        branch.promote(allow_other_code=True)
     assert sorted(job.arrived()) == ["p", "q?", "r", "s?"]
 
 
@@ -125,10 +115,10 @@ class Twins:
     """A job with a branch, and two plain loops: what they have to equal."""
 
     def __init__(self, files_per_batch, pauses):
-        self.disk, self.pauses, self.names = next(disks), pauses, itertools.count()
-        self.job = RefusedJob(disk=self.disk, bucket=BUCKET, files_per_batch=files_per_batch)
+        self.pauses, self.names = pauses, itertools.count()
+        self.job = RefusedJob(world=World(), bucket=BUCKET, files_per_batch=files_per_batch)
         self.job.run()
-        self.branch, self.is_mended = BranchedRefusals(self.job), False
+        self.branch, self.is_mended = None, False
         self.loop, self.branch_loop = Loop(files_per_batch), None
 
     def feed(self, drawn):
@@ -158,7 +148,7 @@ class Twins:
 
     def fork(self, _):
         self.branch_loop = BranchLoop(self.loop)
-        self.branch.fork()
+        self.branch = self.job.harness.branch("other")
 
     def run_branch(self, _):
         if self.branch_loop is not None:
@@ -173,13 +163,17 @@ def test_promoted_branch_equals_a_loop(before, after, files_per_batch, pauses):
     twins = Twins(files_per_batch, pauses)
     for what, detail in [*before, ("fork", None), *after, ("run", None), ("run_branch", None)]:
         getattr(twins, what)(detail)
-    twins.branch.promote()
-    assert_equal(twins.job, twins.branch_loop)
-    forget_disk(twins.disk)
+    twins.branch.promote(allow_other_code=True)
+    assert_equal(twins.job.harness, twins.branch_loop)
+
+
+def arrived(branch):
+    return [row.name for row in sorted(branch.sink("arrived"), key=lambda row: row.number)]
 
 
 def assert_equal(line, loop):
-    assert {(row["shop"], row["name"], row["number"], row["watermark"]) for row in line.rows()} == loop.results
-    assert len(line.rows()) == len(loop.results)
-    positions = [place if isinstance(place, str) else place[0] for place in line.quarantine()]
+    rows = line.sink("arrived")
+    assert {(row.shop, row.name, row.number, row.watermark) for row in rows} == loop.results
+    assert len(rows) == len(loop.results)
+    positions = sorted(row["position"] for row in line.live("quarantine"))
     assert positions == sorted(f"{file}:{number}" for file, number in loop.quarantine)

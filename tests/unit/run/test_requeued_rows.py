@@ -318,6 +318,10 @@ def test_retry_of_interval_takes_in_requeued_rows(daily):
 
 def test_part_of_file_is_named_and_requeued():
     """With sources that meet, a file may be read in parts; here its second part is refused because a column is missing."""
+
+    def without_shop(*names):
+        return table(*names).drop(["shop"])
+
     job = RefusedJob("others", source={"on_bad_file": "quarantine"}, record=Mended)
     job.feed("p", "q", "r", at=1000)
     job.feed("x", source="others", at=1500)
@@ -331,10 +335,6 @@ def test_part_of_file_is_named_and_requeued():
     assert job.requeue().metrics["requeued_rows"] == 2
     job.run()
     assert job.arrived() == ["p", "x", "q", "r"]
-
-
-def without_shop(*names):
-    return table(*names).drop(["shop"])
 
 
 def test_sources_that_meet_do_not_overtake_each_other():

@@ -72,10 +72,6 @@ class Watch(KeyedProcessFunction[Event, Seen]):
         ctx.collect(seen(ctx.key, timestamp, ctx, is_timer=True))
 
 
-class PausedWatch(Watch):
-    last = ValueState("last", int, ttl=StateTtl(TTL, on_gap=OnGap.PROLONG, gap_threshold=timedelta(minutes=1)))
-
-
 class WatchBoth(KeyedCoProcessFunction[Event, Event, Seen]):
     async def process1(self, event, ctx: Context, /):
         ctx.collect(seen(event.key, event.at, ctx))
@@ -207,6 +203,9 @@ def test_history_of_key_follows_its_line():
 
 
 def test_pause_prolongs_by_watermark_of_line():
+    class PausedWatch(Watch):
+        last = ValueState("last", int, ttl=StateTtl(TTL, on_gap=OnGap.PROLONG, gap_threshold=timedelta(minutes=1)))
+
     # Line one is past the pause, so the pause prolongs nothing there. Line two is before the pause, so live entries
     # there live longer.
     hour = 3_600_000

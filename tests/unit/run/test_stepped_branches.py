@@ -7,19 +7,17 @@ from contextlib import suppress
 
 import pytest
 
-from headrace import KeyedProcessFunction, Pipeline, crash_points
+from headrace import KeyedProcessFunction, Pipeline
 from headrace.commit.branch_code import on_branch
 from headrace.edits.fork import fork
 from headrace.edits.promote import promoting
 from headrace.local.tasks import LocalTasks
-from headrace.log.log import CheckpointLog
 from headrace.plan.loader import plan_of
 from headrace.run.job_run import run_on
 from headrace.run.options import RunOptions
 from headrace.storage.storage import Storage
-from headrace.tables.folder import JobFolder
 from headrace.testing import MemoryTopic, PipelineHarness
-from tests.unit.support.clocks import used_clock
+from tests.unit.support.crashes import Killed, dying_at
 from tests.unit.support.stepped_job import Copies, Copy, Order, order
 
 
@@ -28,10 +26,6 @@ class Emitting(KeyedProcessFunction[Copy, Copy]):
 
     async def process(self, record, ctx, /):
         ctx.collect(record)
-
-
-class Crash(BaseException):
-    pass
 
 
 def pipeline():
@@ -60,18 +54,14 @@ class Shop:
         steps = {
             "rows": Copies(next(source for source in plan_of(config.code).sources if source.name == "rows"), config)
         }
-        with used_clock(self.harness.clock):
+        with self.harness.on_its_clock():
             wishes = RunOptions(run_id=f"run-{self.runs}", **options)
             return run_on(LocalTasks(), config, wishes, lambda _: None, steps=steps, topics=self.harness.topics)
 
     def promote(self, name, crash_at):
-        def crash(reached):
-            if reached == crash_at:
-                raise Crash
-
         with (
-            crash_points.observed(crash),
-            suppress(Crash),
+            suppress(Killed),
+            dying_at(crash_at),
             promoting(self.harness.config, name, "promotion") as promotion,
         ):
             promotion.promote()
@@ -88,7 +78,7 @@ def test_promoted_job_takes_in_rest_of_branch_file(crash):
     shop.harness.feed("others", [Copy("first", 0, 5)])
     shop.orders("a.json", ("a", 1, 1), ("b", 1, 9))
     shop.run()
-    facts = CheckpointLog(JobFolder(shop.harness.config.job_folder)).last.sources["rows"]
+    facts = shop.harness.facts[-1].sources["rows"]
     assert facts.begun  # the row at 9 waits for the other source
     fork(shop.harness.config, "corrected", 0, "fork")
     shop.orders("a.json", ("x", 2, 1), ("y", 1, 9), ("z", 1, 10))
@@ -104,7 +94,7 @@ def test_branch_takes_in_rest_of_file_begun_before():
     shop.harness.feed("others", [Copy("first", 0, 5)])
     shop.orders("a.json", ("a", 1, 1), ("b", 1, 9))
     shop.run()
-    begun_at = CheckpointLog(JobFolder(shop.harness.config.job_folder)).last.checkpoint_id
+    begun_at = shop.harness.facts[-1].checkpoint_id
     fork(shop.harness.config, "other", begun_at, "fork")
     shop.orders("a.json", ("x", 1, 1), ("y", 2, 9))  # the rows of the former file are landed
     shop.harness.feed("others", [Copy("last", 0, 20)])
@@ -122,7 +112,7 @@ def test_branch_makes_rows_of_expired_messages(crash):
     shop.run()
     topic.append([order("d", 1, 11)], partition=1)
     shop.run()
-    facts = CheckpointLog(JobFolder(shop.harness.config.job_folder)).last.sources["rows"]
+    facts = shop.harness.facts[-1].sources["rows"]
     assert facts.begun
     live = shop.copies()
     fork(shop.harness.config, "again", 0, "fork")

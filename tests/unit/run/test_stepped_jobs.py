@@ -10,11 +10,9 @@ from deltalake import write_deltalake
 
 from headrace.edits.requeue import requeue
 from headrace.edits.restore import restore
-from headrace.log.log import CheckpointLog
 from headrace.log.warnings import row_times_of
 from headrace.plan.loader import plan_of
 from headrace.run import job_run
-from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
 from headrace.testing import PipelineHarness
 from tests.unit.support.stepped_job import Copies, order, pipeline
@@ -48,12 +46,7 @@ class SteppedJob:
         return sorted((row.name, row.label) for row in self.harness.sink("copies"))
 
     def quarantine(self):
-        view = JobFolder(self.harness.config.job_folder).view(QUARANTINE, self.log.last.versions[QUARANTINE])
-        return sorted((row["position"], row["error"], row["raw"]) for row in view.live_rows())
-
-    @property
-    def log(self):
-        return CheckpointLog(JobFolder(self.harness.config.job_folder))
+        return sorted((row["position"], row["error"], row["raw"]) for row in self.harness.live(QUARANTINE))
 
 
 @pytest.fixture
@@ -64,7 +57,7 @@ def job(monkeypatch):
 def test_doubtful_times_behind_a_step_count(job):
     job.write("a.json", ("a", 2, 1767261600), ("b", 1, 20260131), ("c", 2, 1))
     job.harness.run()
-    assert row_times_of(job.log.checkpoints)["rows"].doubtful == 3
+    assert row_times_of(job.harness.facts)["rows"].doubtful == 3
 
 
 @pytest.mark.parametrize("place", ["ingest.after", "commit.before", "commit.after", "publish.after"])
@@ -81,7 +74,7 @@ def test_crash_changes_no_row(job, place):
 def test_restored_job_takes_in_the_same_rows(job):
     job.write("a.json", ("a", 1, 1))
     job.harness.run()
-    first = job.log.last.checkpoint_id
+    first = job.harness.facts[-1].checkpoint_id
     job.change_dims()
     job.write("b.json", ("b", 2, 2))
     job.harness.run()
@@ -90,7 +83,7 @@ def test_restored_job_takes_in_the_same_rows(job):
     restore(job.harness.config, first, "back", "restoring")
     job.harness.run()
     assert job.copies() == [("a.0", 0), ("b.0", 1), ("b.1", 1)]
-    assert [table.version for table in job.log.last.sources["rows"].tables] == [1]
+    assert [table.version for table in job.harness.facts[-1].sources["rows"].tables] == [1]
 
 
 def test_refused_rows_can_be_requeued(job):

@@ -15,9 +15,8 @@ from headrace.storage.storage import Storage
 @pytest.fixture
 def at_zero():
     virtual = clock.VirtualClock()
-    before = clock.use(virtual)
-    yield virtual
-    clock.use(before)
+    with clock.installed(virtual):
+        yield virtual
 
 
 def sign(stop_at=None, folder=""):

@@ -89,11 +89,8 @@ def totals(job):
 
 
 def restored(job, checkpoint_id):
-    before = engine_clock.use(job.clock)
-    try:
+    with engine_clock.installed(job.clock):
         return restore(job.config, checkpoint_id, "because", "by-hand")
-    finally:
-        engine_clock.use(before)
 
 
 def last(job):
@@ -183,11 +180,8 @@ def test_refused_rows_of_a_table_are_requeued(feed):
     job = TableJob(written, change_feed=feed, max_quarantined="none")
     job.run()
     assert (job.arrived(), len(job.quarantine())) == (["s"], 3)
-    before = engine_clock.use(job.harness.clock)
-    try:
+    with engine_clock.installed(job.harness.clock):
         result = requeue(job.harness.config, "by-hand")
-    finally:
-        engine_clock.use(before)
     assert result.metrics["requeued_rows"] == 3
     ((waiting),) = job.last.sources["rows"].requeued
     assert (waiting.ranges, waiting.file_rows) == (((0, 3),), 3)

@@ -10,14 +10,13 @@ import pytest
 from headrace.run.tasks import without_collector
 
 
-class Node:
-    """An object of user code that refers to itself."""
-
-    def __init__(self):
-        self.itself = self
-
-
 def test_task_frees_cycles_of_user_code():
+    class Node:
+        """An object of user code that refers to itself."""
+
+        def __init__(self):
+            self.itself = self
+
     with without_collector():
         node = Node()
         reference = weakref.ref(node)

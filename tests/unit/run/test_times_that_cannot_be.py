@@ -12,9 +12,7 @@ from headrace import Lifetime, Pipeline, Struct, Timestamp
 from headrace.edits.fork import fork
 from headrace.edits.requeue import requeue
 from headrace.errors import SourceError
-from headrace.log.log import CheckpointLog
 from headrace.operators import Count, Sum, Tumbling
-from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness
 from tests.unit.support.branched_job import BranchedJob, Order
 
@@ -126,13 +124,12 @@ def test_later_run_accepts_requeued_rows():
     assert (report.rows_in, report.quarantined) == (1, 0)
 
 
-class Booking(Struct, frozen=True):
-    shop: str
-    at: Timestamp
-    due: Timestamp
-
-
 def test_assigned_time_obeys_the_limit():
+    class Booking(Struct, frozen=True):
+        shop: str
+        at: Timestamp
+        due: Timestamp
+
     bookings = Pipeline("bookings").source("sales", Booking, event_time="at").assign_event_time("due")
     harness = PipelineHarness(
         bookings.key_by("shop").window(Tumbling(HOUR)).aggregate("n", Hourly).sink("out"), bucket=1
@@ -200,5 +197,5 @@ def test_refused_rows_keep_no_source_alive(with_good_row):
     harness.clock.advance(2 * 3_600_000)
     harness.feed_bytes("sales", "\n".join([BAD, AHEAD, *[MORNING[0]] * with_good_row]).encode(), file="2.json")
     harness.run(max_batches=1)
-    facts = CheckpointLog(JobFolder.of(harness.config)).last.sources["sales"]
+    facts = harness.facts[-1].sources["sales"]
     assert (facts.idle, facts.taken_at) == (not with_good_row, harness.clock.now() if with_good_row else MORNING_MS)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import crash_points
 from headrace.commit.branch_code import on_branch
 from headrace.config import with_settings
 from headrace.edits.fork import fork
@@ -25,7 +24,7 @@ from headrace.run.job_run import run_on
 from headrace.run.options import RunOptions
 from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
-from tests.unit.support.clocks import used_clock
+from tests.unit.support.crashes import Killed, dying_at
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.topic_job import TopicJob, merged_by_hand, message
 
@@ -34,10 +33,6 @@ PLACES = (
     *("promotion.begun", "promotion.staged", "promotion.prepared", "commit.before", "commit.after", "publish.half"),
     *("promotion.committed", "promotion.landed", "promotion.removed"),
 )
-
-
-class Crash(BaseException):
-    pass
 
 
 class BranchedTopicJob(TopicJob):
@@ -79,7 +74,7 @@ class BranchedTopicJob(TopicJob):
 
     def on_its_clock(self):
         """Use the clock of the harness for a block."""
-        return used_clock(self.harness.clock)
+        return self.harness.on_its_clock()
 
     def cuts(self, name=None):
         """Return where each micro-batch of the job, or of a branch, has ended, by id of the job's checkpoint."""
@@ -107,12 +102,7 @@ class BranchedTopicJob(TopicJob):
 @contextmanager
 def crashing(place):
     """End the block as a crash does when it reaches a place."""
-
-    def crash(reached):
-        if reached == place:
-            raise Crash
-
-    with suppress(Crash), crash_points.observed(crash):
+    with suppress(Killed), dying_at(place):
         yield
 
 

@@ -213,14 +213,6 @@ def test_undeclared_retractions_never_call_again(function):
             harness.run()
 
 
-class CopyInTimer(Copy):
-    async def process(self, order, ctx, /):
-        ctx.timers.register_event_time(order.at)
-
-    async def on_timer(self, timestamp, ctx, /):
-        ctx.collect(Order(ctx.key, timestamp), DELETE)
-
-
 EMITS = {
     "insert": (ChangelogMode.INSERT, {INSERT}, "declare ChangelogMode.upsert"),
     "upsert": (ChangelogMode.upsert("id"), {INSERT, UPDATE_AFTER, DELETE}, "leave the -U out"),
@@ -244,17 +236,23 @@ def test_kinds_that_are_not_declared_are_refused(emits):
 
 
 def test_kinds_that_timers_emit_are_compared():
+    class CopyInTimer(Copy):
+        async def process(self, order, ctx, /):
+            ctx.timers.register_event_time(order.at)
+
+        async def on_timer(self, timestamp, ctx, /):
+            ctx.collect(Order(ctx.key, timestamp), DELETE)
+
     pipeline = retracts().key_by("id").process("copy", CopyInTimer(), emits=ChangelogMode.INSERT).sink("copies")
     with pytest.raises(UserFunctionError, match=r"emits=ChangelogMode.INSERT, and emits -D"):
         fed(pipeline, [(INSERT, Order("a", 1)), (INSERT, Order("b", 5))])
 
 
-class Amount(Struct, frozen=True):
-    id: str
-    amount: Annotated[int, Sum("amount")]
-
-
 def test_late_records_keep_their_kinds():
+    class Amount(Struct, frozen=True):
+        id: str
+        amount: Annotated[int, Sum("amount")]
+
     windows = retracts().key_by("id").window(Tumbling(timedelta(milliseconds=10)))
     results = windows.aggregate("sums", Amount)
     late = results.side("late", Order).key_by("id").aggregate("late_sums", Amount, state_ttl=Lifetime.FOREVER)
@@ -265,11 +263,10 @@ def test_late_records_keep_their_kinds():
     assert table_of(fed(pipeline, in_time, too_late)) == [("a", 2)]
 
 
-def pair(order: Order, _: Order | None) -> Order:
-    return order
-
-
 def test_join_by_time_reorders_updates():
+    def pair(order: Order, _: Order | None) -> Order:
+        return order
+
     # The first record by time is replaced by an earlier one, which the watermark reaches first.
     pipeline = Pipeline("shop")
     lag = timedelta(milliseconds=50)

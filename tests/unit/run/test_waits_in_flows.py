@@ -26,11 +26,10 @@ class Call(AsyncFunction[Order, Order]):
         return [Order(order.id, order.at, order.calls + 1)]
 
 
-def wait(stream, name):
-    return stream.async_wait(name, Call(), timeout=timedelta(minutes=1), service="shop")
-
-
 def test_waits_share_limits_over_steps_and_branches():
+    def wait(stream, name):
+        return stream.async_wait(name, Call(), timeout=timedelta(minutes=1), service="shop")
+
     p = Pipeline("orders")
     orders = p.source("orders", Order, event_time="at")
     wait(wait(orders, "first").filter(lambda order: order.id), "second").sink("twice")

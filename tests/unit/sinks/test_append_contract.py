@@ -15,7 +15,7 @@ from headrace.errors import FencedError, SinkMismatchError, StorageError
 from headrace.log.checkpoint import Kind
 from headrace.log.declared import to_schemas
 from headrace.storage.storage import Storage
-from tests.unit.support.memory_job import REMINDERS, DiskCopy, board, killed_at, places_of, reminder
+from tests.unit.support.memory_job import REMINDERS, board, killed_at, places_of, reminder
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def from_commit(places):
 @pytest.mark.parametrize("power", ["stays", "fails"])
 def test_next_run_completes_killed_publications(job, power):
     """The process dies at each place of a publication, with and without a power failure."""
-    before, places = DiskCopy(job.disk), []
+    before, places = job.copy(), []
     with places_of(job.disk, places):
         job.run("bob")
     for place, visit in from_commit(places):
@@ -82,7 +82,7 @@ def test_next_run_completes_killed_publications(job, power):
 @pytest.mark.parametrize("power", ["stays", "fails"])
 def test_next_run_completes_killed_restores(job, power):
     job.run("bob")
-    before, places = DiskCopy(job.disk), []
+    before, places = job.copy(), []
     with places_of(job.disk, places):
         restore(job.config, 1, "test", "run")
     for place, visit in from_commit(places):
@@ -162,7 +162,7 @@ def test_sink_of_another_incarnation_is_refused(job):
 
 
 def test_older_job_and_sinks_are_reconciled(job):
-    copy = DiskCopy(job.disk)
+    copy = job.copy()
     state = {path: list(table) for path, table in job.disk.tables.items() if path.startswith("state/")}
     job.run("bob")
     job.disk.tables.update(state)

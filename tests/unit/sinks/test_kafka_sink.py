@@ -16,7 +16,7 @@ from headrace.storage.storage import Storage
 from headrace.testing import PipelineHarness
 from headrace.testing._memory_disk import forget_disk
 from tests.unit.sinks.test_parquet_folder import pipeline
-from tests.unit.support.memory_job import REMINDERS, DiskCopy, MemoryJob, commit_batch, killed_at, places_of
+from tests.unit.support.memory_job import REMINDERS, MemoryJob, commit_batch, killed_at, places_of
 
 TOPIC = {"format": "kafka", "servers": "broker:9092", "topic": "reminders"}
 
@@ -78,7 +78,7 @@ def test_headers_name_the_checkpoint(job):
 def test_killed_publications_send_all_at_least_once(job, power):
     """The process dies at each place after the commit; repeats have equal headers, and no row overtakes another."""
     job.run("ann")
-    before, places = DiskCopy(job.disk), []
+    before, places = job.copy(), []
     with places_of(job.disk, places):
         job.run("bob")
     repeated = set()

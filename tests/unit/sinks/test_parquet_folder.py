@@ -31,10 +31,6 @@ from tests.unit.support.partitioned_rows import Row
 from tests.unit.support.purchase_job import put_on_object_store
 
 
-class Wider(Row, frozen=True):
-    note: str | None = None
-
-
 def pipeline(record=Row):
     return Pipeline("job").source("rows", record, event_time="at").sink("taken")
 
@@ -147,6 +143,9 @@ def test_files_without_a_table_are_refused():
 
 
 def test_new_columns_are_added():
+    class Wider(Row, frozen=True):
+        note: str | None = None
+
     harness = harness_of()
     feed(harness, "a")
     harness.change(pipeline=pipeline(Wider))

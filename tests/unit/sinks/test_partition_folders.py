@@ -17,8 +17,6 @@ from hypothesis import strategies as st
 from headrace import Pipeline
 from headrace.edits.compact import compact_sinks
 from headrace.errors import HeadraceError
-from headrace.log.log import CheckpointLog
-from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.partitioned_rows import Row
@@ -89,10 +87,10 @@ def test_long_values_are_refused_before_the_commit(mode, day):
     harness.feed("rows", [Row("a", 1, "mon")])
     harness.run()
     file = harness.feed("rows", [Row("b", 1, "tue"), Row("c", 1, day)])
-    before = CheckpointLog(JobFolder(harness.config.job_folder)).last.checkpoint_id
+    before = harness.facts[-1].checkpoint_id
     with pytest.raises(HeadraceError, match="day is too long: the sink's partitions are folders"):
         harness.run()
-    assert CheckpointLog(JobFolder(harness.config.job_folder)).last.checkpoint_id == before
+    assert harness.facts[-1].checkpoint_id == before
     (harness.folder / "input" / "rows" / file).unlink()
     harness.feed("rows", [Row("b", 1, "tue"), Row("c", 1, "x" * 251)])
     harness.run()

@@ -8,16 +8,59 @@ from collections import Counter
 from datetime import date
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headrace.edits.restore import restore
 from headrace.errors import ConfigError, SourceError
-from tests.unit.support.table_job import TableJob, TableSlices, TableWriter, table
+from headrace.plan.loader import plan_of
+from headrace.records.watermarks import Timeline
+from headrace.sources.intake import Intake
+from headrace.sources.position import NO_FACTS, SourceFacts
+from headrace.sources.registry import read_rows_of
+from headrace.sources.slices import JobPosition
+from headrace.storage.storage import Storage
+from tests.unit.support.table_job import TableJob, TableWriter, table
+
+
+class TableSlices:
+    """Plans slices of the job's source without running it, and reads their rows."""
+
+    def __init__(self, written, **source):
+        self._job = TableJob(written, **source)
+        self._config = self._job.harness.config
+        self._plan = plan_of(self._config.code)
+        self._intake = Intake(self._plan, self._config)
+        self.facts, self.timelines = NO_FACTS, {}
+        self.rows = []
+        """Ordinals, kinds and names."""
+
+    def take_in(self):
+        """Take the next slice in; return whether there was one."""
+        taken = self._intake.next(JobPosition({"rows": self.facts}, self.timelines, {}, 0, 0, Storage("")))
+        if taken is None:
+            return False
+        rows = 0
+        for file in taken.files:
+            table = read_rows_of(file, self._plan.sources[0], Storage("")).table
+            assert table.num_rows == file.rows
+            kinds = table["_change_type"].to_pylist() if "_change_type" in table.schema.names else [""] * file.rows
+            names = table["name"].to_pylist()
+            self.rows += [(file.first_ordinal + at, kinds[at], names[at]) for at in range(file.rows)]
+            rows += file.rows
+        (line,) = taken.timelines
+        self.timelines = {
+            "rows": Timeline(("rows",), replace(line.before, next_ordinal=line.before.next_ordinal + rows))
+        }
+        self.facts = msgspec.json.decode(msgspec.json.encode(taken.sources["rows"]), type=SourceFacts)
+        return True
+
 
 VECTOR = {
     "storageType": "u",
@@ -431,6 +474,13 @@ def test_retractions_come_first_in_a_version():
 
 @pytest.mark.parametrize("limits", [{"max_files_per_batch": 1}, {"max_rows_per_batch": 1}])
 def test_any_split_of_changes_gives_same_rows(limits):
+    def left_by(job):
+        """Return the rows that the changes add up to."""
+        rows = set()
+        for row in job.seen():
+            (rows.remove if row.kind in {"-U", "-D"} else rows.add)((row.name, row.size))
+        return rows
+
     written = TableWriter(feed=True, partition_by=["size"])
     written.append("p", "q", "r", sizes=[1, 2, 3])
     whole, split = (TableJob(written, change_feed=True, **options) for options in ({}, limits))
@@ -479,14 +529,6 @@ def test_changes_add_up_to_the_table(changes, files, looks):
         rows[name] += -1 if kind in {"-U", "-D"} else 1
         assert rows[name] >= 0
     assert +rows == Counter(written.names())
-
-
-def left_by(job):
-    """Return the rows that the changes add up to."""
-    rows = set()
-    for row in job.seen():
-        (rows.remove if row.kind in {"-U", "-D"} else rows.add)((row.name, row.size))
-    return rows
 
 
 def test_table_restore_is_read_as_changes():

@@ -21,11 +21,6 @@ class Order(Struct, frozen=True):
     at: Timestamp
 
 
-class PerHour(Struct, frozen=True):
-    id: str
-    n: Annotated[int, Count()]
-
-
 def timestamp(text):
     return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
 
@@ -140,6 +135,10 @@ def test_changed_zone_takes_no_file_twice():
 
 
 def test_complete_day_of_a_zone_closes_its_windows():
+    class PerHour(Struct, frozen=True):
+        id: str
+        n: Annotated[int, Count()]
+
     pipeline = Pipeline("z")
     orders = pipeline.source("o", Order, event_time="at", out_of_orderness=timedelta(days=3))
     orders.key_by("id").window(Tumbling(timedelta(hours=1))).aggregate("n", PerHour).sink("out")

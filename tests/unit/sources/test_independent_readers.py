@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from headrace import Struct, Timestamp
 from headrace.config import CsvOptions
-from tests.unit.support.drawn_tables import (
+from tests.unit.sources.drawn_tables import (
     Drawn,
     Refused,
     arrow_table,
@@ -37,8 +37,8 @@ from tests.unit.support.drawn_tables import (
     read_parquet,
     tables,
 )
+from tests.unit.sources.source_reading import Outcome, parquet_bytes, read_bytes, read_messages
 from tests.unit.support.fuzzing import examples
-from tests.unit.support.source_reading import Outcome, parquet_bytes, read_bytes, read_messages
 
 TEXT = {"is_text": True}
 CSV = {"is_csv": True}
@@ -194,15 +194,14 @@ def changed(data: Any, drawn: Drawn) -> list[dict[str, Any]]:
 @examples(15)
 @given(data=st.data(), drawn=tables().filter(lambda drawn: drawn.rows))
 def test_changed_cells_of_json_are_equal_or_refused(data, drawn):
+    def _plain_json(value: Any) -> Any:
+        return float(value) if isinstance(value, Decimal) else msgspec.to_builtins(value)
+
     content = b"\n".join(json.dumps(row, default=_plain_json).encode() for row in changed(data, drawn))
     outcome = read_bytes("json", content, drawn.record)
     assert_equal(outcome, drawn, read_json(content), **TEXT)
     if outcome.refused is None:
         assert read_messages(content.split(b"\n"), drawn.record).records == outcome.records
-
-
-def _plain_json(value: Any) -> Any:
-    return float(value) if isinstance(value, Decimal) else msgspec.to_builtins(value)
 
 
 @examples(15)

@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace import FlooredTimestamp, Struct, Timestamp
+from tests.unit.sources.source_reading import parquet_bytes, read_bytes
 from tests.unit.support.fuzzing import examples
-from tests.unit.support.source_reading import parquet_bytes, read_bytes
 
 LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 FIRST = datetime(1, 1, 1, tzinfo=UTC)
@@ -32,10 +32,6 @@ class Outer(Struct, frozen=True):
 
 class Timed(Struct, frozen=True):
     at: Timestamp
-
-
-class Floored(Struct, frozen=True):
-    at: FlooredTimestamp
 
 
 def milliseconds(timestamp):
@@ -74,13 +70,15 @@ def test_int96_times_are_exact(kind, timestamps, at):
     assert [record.by for record in records] == [*({"a": timestamp} for timestamp in expected), {}]
 
 
-def int96(*nanoseconds):
-    table = pa.table({"at": pa.array(nanoseconds, pa.timestamp("ns"))})
-    return parquet_bytes(table, use_deprecated_int96_timestamps=True)
-
-
 @pytest.mark.parametrize("finer", [1, 999, 1_000, 999_999, -1])
 def test_int96_remainder_is_refused_or_floored(finer):
+    def int96(*nanoseconds):
+        table = pa.table({"at": pa.array(nanoseconds, pa.timestamp("ns"))})
+        return parquet_bytes(table, use_deprecated_int96_timestamps=True)
+
+    class Floored(Struct, frozen=True):
+        at: FlooredTimestamp
+
     assert "finer than a millisecond" in (read_bytes("parquet", int96(0, finer, None), Timed).refused or "")
     assert read_bytes("parquet", int96(finer), Floored).records == [Floored(finer // 1_000_000)]
 

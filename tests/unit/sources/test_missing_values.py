@@ -13,28 +13,14 @@ from msgspec import field
 
 from headrace import Pipeline, Struct, Timestamp
 from headrace.testing import PipelineHarness
+from tests.unit.sources.source_reading import avro_bytes, parquet_bytes, read_bytes, read_messages
 from tests.unit.support.fuzzing import examples
-from tests.unit.support.source_reading import avro_bytes, parquet_bytes, read_bytes, read_messages
 
 
 class Order(Struct, frozen=True):
     id: str
     at: Timestamp
     unit_price: float | None = None
-
-
-class Lines(Struct, frozen=True):
-    at: Timestamp
-    lines: list[Order] = field(default_factory=list)
-
-
-class Priced(Struct, frozen=True):
-    id: str
-    at: Timestamp
-    currency: str = "EUR"
-    parts: list[int] = field(default_factory=lambda: [7])
-    rate: float | None = 1.5
-    note: str | None = None
 
 
 def in_all_formats(row: dict[str, Any], record: type[msgspec.Struct]):
@@ -78,6 +64,10 @@ def test_near_names_are_never_defaults(spelling, is_required):
 
 
 def test_near_names_in_nests_are_refused():
+    class Lines(Struct, frozen=True):
+        at: Timestamp
+        lines: list[Order] = field(default_factory=list)
+
     row = {"at": 1, "lines": [{"id": "a", "at": 1, "Unit Price": 2.5}]}
     why = "is missing, but there is 'Unit Price'"
     assert f"lines[0].unit_price {why}" in read_bytes("json", msgspec.json.encode(row), Lines).errors[0]
@@ -96,6 +86,14 @@ NULLS = SOME | dict.fromkeys(("currency", "parts", "rate", "note"))
 
 
 def test_null_is_default_where_it_is_forbidden():
+    class Priced(Struct, frozen=True):
+        id: str
+        at: Timestamp
+        currency: str = "EUR"
+        parts: list[int] = field(default_factory=lambda: [7])
+        rate: float | None = 1.5
+        note: str | None = None
+
     schema = pa.schema(
         [
             ("id", pa.string()),
@@ -144,13 +142,6 @@ def test_nan_is_no_default():
 # ------------------------------------------------------------------------------------- a column that is added to a table
 
 
-class Job(Struct, frozen=True):
-    id: str
-    at: Timestamp
-    currency: str = "EUR"
-    rate: float | None = 1.5
-
-
 BEFORE = pa.table({"id": ["a"], "at": [1]})
 AFTER = pa.table({"id": ["b", "c"], "at": [2, 3], "currency": [None, "USD"], "rate": [None, 2.0]})
 
@@ -158,6 +149,12 @@ AFTER = pa.table({"id": ["b", "c"], "at": [2, 3], "currency": [None, "USD"], "ra
 @pytest.mark.parametrize("start", ["earliest", "snapshot"])
 @pytest.mark.parametrize("is_run_between", [True, False])
 def test_added_column_has_one_meaning(start, is_run_between, tmp_path):
+    class Job(Struct, frozen=True):
+        id: str
+        at: Timestamp
+        currency: str = "EUR"
+        rate: float | None = 1.5
+
     import deltalake
 
     path = str(tmp_path / "orders")

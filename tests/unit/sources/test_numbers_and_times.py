@@ -19,8 +19,8 @@ from headrace import FlooredTimestamp, Struct, Timestamp
 from headrace.api.graph import SourceNode
 from headrace.records.source_columns import arrival_order
 from headrace.records.value_rules import iso_time, written_number
+from tests.unit.sources.source_reading import Outcome, avro_bytes, parquet_bytes, read_bytes, read_messages
 from tests.unit.support.fuzzing import examples
-from tests.unit.support.source_reading import Outcome, avro_bytes, parquet_bytes, read_bytes, read_messages
 
 
 class Whole(Struct, frozen=True):

@@ -19,11 +19,6 @@ class Leg(Struct, frozen=True):
     seats: int | None = None
 
 
-class LegBefore(Struct, frozen=True):
-    origin: str
-    minutes: float
-
-
 class Colour(enum.Enum):
     RED = "red"
 
@@ -54,6 +49,10 @@ def test_key_survives_json_without_raw_zero_bytes(key):
 
 
 def test_field_may_be_added_with_a_default():
+    class LegBefore(Struct, frozen=True):
+        origin: str
+        minutes: float
+
     stored = codec(LegBefore).encode(LegBefore("EWR", 3.0))
     assert codec(Leg).decode(stored) == Leg("EWR", 3.0, None)
 

@@ -441,21 +441,20 @@ def test_lists_and_accumulators_refuse_none():
             harness.process(Go(what), 1)
 
 
-class Untyped(AggregateFunction):
-    def create_accumulator(self):
-        return 0
-
-    def add(self, value, accumulator, /):
-        return accumulator + value
-
-    def get_result(self, accumulator, /):
-        return accumulator
-
-    def merge(self, one, other, /):
-        return one + other
-
-
 def test_aggregate_function_must_name_its_accumulator():
+    class Untyped(AggregateFunction):
+        def create_accumulator(self):
+            return 0
+
+        def add(self, value, accumulator, /):
+            return accumulator + value
+
+        def get_result(self, accumulator, /):
+            return accumulator
+
+        def merge(self, one, other, /):
+            return one + other
+
     with pytest.raises(TypeError, match=r"Untyped must name its types, as in AggregateFunction\[Sale, Sum, int\]"):
         AggregatingState("sum", Untyped())
 

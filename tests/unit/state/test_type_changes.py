@@ -258,15 +258,6 @@ def changed_pairs(draw):
     return old, msgspec.defstruct("Changed", sorted(fields, key=len), **options)
 
 
-def instances(kind):
-    """Draw values of a type."""
-    return (
-        st.builds(kind, **{info.name: _values(info.type) for info in msgspec.structs.fields(kind)})
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-        else _values(kind)
-    )
-
-
 def _values(kind):
     info = msgspec.inspect.type_info(kind)
     if isinstance(info, msgspec.inspect.IntType):
@@ -321,6 +312,14 @@ def same(old, new):
 
 @given(pair=changed_pairs() | st.tuples(struct_types(), struct_types()) | st.tuples(types, types), data=st.data())
 def test_accepted_types_decode_to_equal_values(pair, data):
+    def instances(kind):
+        """Draw values of a type."""
+        return (
+            st.builds(kind, **{info.name: _values(info.type) for info in msgspec.structs.fields(kind)})
+            if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+            else _values(kind)
+        )
+
     old, new = pair
     try:
         codecs = Codec(old, "old"), Codec(new, "new")

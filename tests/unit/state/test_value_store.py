@@ -14,11 +14,6 @@ TEN = timedelta(milliseconds=10)
 KEY = b'"k"'
 
 
-class Leg(Struct, frozen=True):
-    origin: str
-    minutes: int = 0
-
-
 class Task:
     """User code of one key at a time; each request is answered at once."""
 
@@ -86,6 +81,10 @@ def write(store, value, at, watermark=0, key=KEY):
 
 
 def test_value_is_per_key_and_outlives_task(store_of, commit):
+    class Leg(Struct, frozen=True):
+        origin: str
+        minutes: int = 0
+
     store = store_of(kind=Leg)
     write(store, Leg("EWR"), at=1)
     write(store, Leg("JFK"), at=1, key=b'"other"')

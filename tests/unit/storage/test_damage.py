@@ -119,11 +119,6 @@ def test_messages_have_neither_colours_nor_stack_traces():
     assert plain(text) == "Generic error: Unable to open"
 
 
-class Row(Struct, frozen=True):
-    id: str
-    at: Timestamp
-
-
 @pytest.mark.parametrize(
     ("folder", "way"),
     [
@@ -133,6 +128,10 @@ class Row(Struct, frozen=True):
     ],
 )
 def test_verify_finds_a_log_that_is_cut_off(folder, way):
+    class Row(Struct, frozen=True):
+        id: str
+        at: Timestamp
+
     harness = PipelineHarness(Pipeline("job").source("rows", Row, event_time="at").sink("taken"))
     harness.feed("rows", [Row("a", 1)])
     harness.run()

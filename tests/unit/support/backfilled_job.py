@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
-from headrace import crash_points
 from headrace.commit.run_check import checked_plan
 from headrace.config import Promote
 from headrace.local.tasks import LocalTasks
@@ -19,7 +18,6 @@ from headrace.run.job_run import run_on
 from headrace.run.options import RunOptions
 from headrace.sources.interval import Interval
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
-from headrace.testing._pipeline import _CrashError
 from tests.unit.support.branched_job import HOUR, BranchedJob, Order
 
 DAY = 24 * HOUR
@@ -105,14 +103,9 @@ class BackfilledJob(BranchedJob):
             return run_on(LocalTasks(), on_branch, asked, harness.events.append, **self.inputs(on_branch))
 
         request = BackfillRequest(config, interval, name or default_name(interval), renews, only_open)
-        with self.on_its_clock():
-            try:
-                with crash_points.observed(harness._at(crash_at, harness._crash)):
-                    ended = request.run(wishes, run_branch)
-                    return None if ended is None else ended[1]
-            except _CrashError:
-                harness._replace(harness.folder.with_name("crashed"))
-                return None
+        with self.on_its_clock(), harness.crashing_at(crash_at):
+            ended = request.run(wishes, run_branch)
+            return None if ended is None else ended[1]
 
     def content(self, branch=None):
         """Return the result of `BranchedJob.content` without expired entries: the time of their removal is undefined."""

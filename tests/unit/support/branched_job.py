@@ -26,7 +26,6 @@ from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import STATE_TABLES
 from headrace.testing import PipelineHarness
-from tests.unit.support.clocks import used_clock
 
 CUSTOMERS = ("ann", "bob", "cyd", "dee", "eve")
 HOUR = 3_600_000
@@ -139,7 +138,7 @@ class BranchedJob:
 
     def on_its_clock(self):
         """Use the clock of the harness for a block."""
-        return used_clock(self.harness.clock)
+        return self.harness.on_its_clock()
 
     def pause(self, hours):
         """Let time pass."""

@@ -222,20 +222,3 @@ class End:
 
     def pass_moment(self, timestamp):
         """Do nothing: the end has no timers."""
-
-
-def run_by_hand(functions, steps, *, bucket, lag):
-    """Run a chain of functions over steps with a watermark after each full bucket; return the stages and the output."""
-    end = End()
-    stages: list[Stage] = []
-    for function in reversed(functions):
-        stages.insert(0, Stage(function, stages[0] if stages else end))
-    first = stages[0]
-    latest = watermark = None
-    for ordinal, step in enumerate(steps, 1):
-        first.take(step, step.at)
-        latest = step.at if latest is None else max(latest, step.at)
-        if ordinal % bucket == 0 and (watermark is None or latest - lag > watermark):
-            watermark = latest - lag
-            first.advance(watermark)
-    return stages, end.records

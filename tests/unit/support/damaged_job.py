@@ -26,8 +26,7 @@ from headrace import (
     ValueState,
 )
 from headrace.testing import PipelineHarness
-from headrace.testing._memory_disk import MemoryFile, memory_disk
-from tests.unit.support.memory_job import DiskCopy
+from headrace.testing._memory_disk import DiskCopy, MemoryFile, memory_disk
 
 NOON = 1_700_000_000_000
 
@@ -83,21 +82,15 @@ def pipeline():
     return counts.upsert_materialize("latest", primary_key=("id",)).sink("board")
 
 
-def places_in_memory(disk):
-    return {
-        "sources": {"orders": {"path": f"memory://{disk}/input"}},
-        "state": {"root": f"memory://{disk}/state"},
-        "sinks": {name: {"path": f"memory://{disk}/{name}"} for name in ("board", "asked")},
-    }
-
-
 class DamagedJob:
     """Three micro-batches and their tables; `whole` restores them."""
 
     def __init__(self, disk: str | None) -> None:
         """Run the job; `disk` is the name of a disk in memory, None means a folder."""
         self.disk = disk
-        self.harness = PipelineHarness(pipeline(), job=places_in_memory(disk) if disk else {}, now=NOON, bucket=2)
+        place = f"memory://{disk}" if disk else None
+        job = {"sources": {"orders": {"path": f"{place}/input"}}} if disk else {}
+        self.harness = PipelineHarness(pipeline(), storage=place, job=job, now=NOON, bucket=2)
         self.fed = 0
         for _ in range(2):
             self.feed()
@@ -108,7 +101,7 @@ class DamagedJob:
         else:
             self.put_input(pa.table({"id": [None, "d"], "at": [NOON, NOON], "number": [1, 1]}))
         self.harness.run()
-        self.kept = DiskCopy(memory_disk(disk)) if disk else self.harness.snapshot()
+        self.kept = DiskCopy(f"memory://{disk}") if disk else self.harness.snapshot()
 
     def feed(self):
         """Write a file with five orders into the source's folder."""

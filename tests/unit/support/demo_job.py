@@ -18,17 +18,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, write_deltalake
 from typer.testing import CliRunner, Result
 
 from headrace import clock
 from headrace.cli import app
 from headrace.log.checkpoint import Checkpoint, Kind, Lease
-from headrace.log.log import CheckpointLog
-from headrace.state.key_groups import key_group
 from headrace.storage import pandas as late_pandas
 from headrace.tables.folder import JobFolder
-from headrace.tables.schemas import STATE_TABLES
+from headrace.testing._written_folder import WrittenFolder
 
 START = 1_359_590_400_000  # 2013-01-31T00:00:00Z
 HOUR = 3_600_000
@@ -86,9 +84,8 @@ def home(tmp_path, monkeypatch) -> Path:
 def at_nine():
     """A clock that shows 9 o'clock of the next day."""
     fixed = clock.VirtualClock(START + 33 * HOUR)
-    before = clock.use(fixed)
-    yield fixed
-    clock.use(before)
+    with clock.installed(fixed):
+        yield fixed
 
 
 @pytest.fixture
@@ -106,45 +103,24 @@ def headrace(home, monkeypatch) -> Callable[..., Result]:
     return run
 
 
-class Writer:
-    """Writes state tables and checkpoints the way the engine does: tables first, then the log."""
+class Writer(WrittenFolder):
+    """Folder of the job, with a checkpoint each hour, and its sink."""
 
     def __init__(self, home: Path) -> None:
         self.folder = home / "var" / "state" / "demo"
         self.sink = home / "lake" / "board"
-        self.log = CheckpointLog(JobFolder(str(self.folder)))
-        self.log.create()
-        self.versions = dict.fromkeys(STATE_TABLES, 0)
-        for table in STATE_TABLES.values():
-            DeltaTable.create(str(self.folder / table.name), schema=table.schema)
+        super().__init__(JobFolder(str(self.folder)))
 
-    def add(self, table: str, rows: list[dict[str, Any]], **options: Any) -> None:
-        schema = STATE_TABLES[table].schema
-        filled = [{**dict.fromkeys(schema.names), **row} for row in rows]
-        write_deltalake(str(self.folder / table), pa.Table.from_pylist(filled, schema), **{"mode": "append", **options})
-        self.versions[table] += 1
+    def add(self, table: str, rows: list[dict[str, Any]], *, whole: bool = False) -> None:
+        self.write({table: rows}, whole=whole)
 
     def publish(self, checkpoint_id: int, rows: list[dict[str, Any]]) -> None:
         metadata = CommitProperties(custom_metadata={"headrace.checkpoint": str(checkpoint_id)})
         write_deltalake(str(self.sink), pa.Table.from_pylist(rows), mode="overwrite", commit_properties=metadata)
 
-    def commit(self, kind: Kind, **fields: Any) -> None:
-        last = self.log.last
-        number = last.checkpoint_id + 1 if last else 0
-        values = {
-            "checkpoint_id": number,
-            "kind": kind,
-            "run_id": f"run-{number}",
-            "attempt_id": "a",
-            "incarnation": 1,
-            "max_parallelism": 128,
-            "versions": dict(self.versions),
-            "committed_at": START + number * HOUR,
-            "parent_id": last.checkpoint_id if last else None,
-            "watermark": last.watermark if last else None,
-            **fields,
-        }
-        self.log.append(Checkpoint(**values), None)
+    def commit(self, kind: Kind | str = "batch", **facts: Any) -> Checkpoint:
+        number = self.log.last.checkpoint_id + 1 if self.log.last else 0
+        return super().commit(kind, **{"attempt_id": "a", "committed_at": START + number * HOUR, **facts})
 
     def hold(self, until: int) -> None:
         self.log.claim(Lease("run-9", "a", "elsewhere:1:2", until, START))
@@ -155,11 +131,9 @@ def timestamp(at: int) -> datetime:
 
 
 def entry(key: str, value: str | None, checkpoint: int, *, expires: int | None = None, deleted: bool = False):
-    text = f'"{key}"'
     return {
         "operator": "legs",
-        "key_group": key_group(text.encode(), 128),
-        "key": text,
+        "key": f'"{key}"',
         "state": "last_leg",
         "value": value,
         "last_access": None if deleted else timestamp((12 * HOUR if expires is None else expires) - 12 * HOUR),
@@ -172,7 +146,6 @@ def entry(key: str, value: str | None, checkpoint: int, *, expires: int | None =
 def timer(key: str, at: int, checkpoint: int, *, deleted: bool = False, domain: str = "event_time"):
     return {
         "operator": "legs",
-        "key_group": 1,
         "key": f'"{key}"',
         "domain": domain,
         "timestamp": timestamp(at),
@@ -184,7 +157,6 @@ def timer(key: str, at: int, checkpoint: int, *, deleted: bool = False, domain: 
 @pytest.fixture
 def state(home) -> Writer:
     writer = Writer(home)
-    writer.commit(Kind.INITIAL)
     first = [
         entry("N1", '"JFK-LAX"', 1, expires=12 * HOUR),
         entry("N2", '"JFK-BOS"', 1),
@@ -210,11 +182,11 @@ def state(home) -> Writer:
         "checkpoint_id": 2,
     }
     writer.add("quarantine", [{**bad, "raw": "[bold]", "error": "no tail", "deleted": False}])
-    history = {"operator": "latest", "key_group": key_group(b'"N1"', 128), "key": '"N1"', "sequence_number": 4}
-    writer.add("materializer_history", [{**history, "row": '{"tail":"N1"}', "checkpoint_id": 2, "deleted": False}])
+    history = {"operator": "latest", "key": '"N1"', "sequence_number": 4, "row": '{"tail":"N1"}'}
+    writer.add("materializer_history", [history])
     writer.publish(2, [{"tail": "N1", "leg": "LAX-SFO"}])
     writer.commit(Kind.BATCH, metrics={"rows_in": 2, "quarantined": 1})
     writer.commit(Kind.SAVEPOINT, name="before", note="just in case")
-    writer.add("keyed_state", second[:1], mode="overwrite")
+    writer.add("keyed_state", second[:1], whole=True)
     writer.commit(Kind.COMPACTION)
     return writer

@@ -15,7 +15,6 @@ from headrace.config import JobConfig
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.log import CheckpointLog
 from headrace.sinks.sink import OutputFile
-from headrace.state.key_groups import key_group
 from headrace.storage.files import StagedFile
 from headrace.storage.table import ROW_KIND
 from headrace.tables.folder import JobFolder
@@ -25,10 +24,10 @@ from headrace.tables.schemas import (
     KEYED_STATE,
     MATERIALIZER_HISTORY,
     QUARANTINE,
-    STATE_TABLES,
     TIMERS,
 )
 from headrace.testing._memory_disk import SCHEME, disk_and_path
+from headrace.testing._written_folder import state_rows
 from tests.unit.support.memory_job import BOARD, sink_rows_of
 
 Row = dict[str, Any]
@@ -39,7 +38,7 @@ def state(key: Any, value: str | None = "1", **more: Any) -> Row:
     return {**_entry(key, "customers"), "state": "spent", "value": value, "deleted": value is None, **more}
 
 
-def timer(key: Any, at: int = 7_000_000, **more: Any) -> Row:
+def timer(key: Any, at: int = 7_000, **more: Any) -> Row:
     return {**_entry(key, "customers"), "domain": "event_time", "timestamp": at, **more}
 
 
@@ -88,17 +87,7 @@ def commit_rows(job: OpenJob, rows: Mapping[str, Sequence[Row]], **fields: Any) 
 
 def stage_rows(job: OpenJob, table: str, rows: Sequence[Row]) -> StagedFile:
     """Stage rows of a state table under a neutral name."""
-    schema, groups = STATE_TABLES[table].schema, job.last.max_parallelism
-    whole = [
-        {
-            **dict.fromkeys(schema.names),
-            **row,
-            "key_group": key_group(row["key"].encode(), groups),
-            "checkpoint_id": job.next_id,
-        }
-        for row in rows
-    ]
-    return job.stage(table, unique_id()[-8:], pa.Table.from_pylist(whole, schema))
+    return job.stage(table, unique_id()[-8:], state_rows(table, rows, job.next_id, job.last.max_parallelism))
 
 
 def bought(job: OpenJob, customer: str) -> dict[str, list[OutputFile]]:
@@ -154,4 +143,4 @@ def _log_entries_in_memory(config: JobConfig) -> Iterator[tuple[str, str]]:
 
 
 def _entry(key: Any, operator: str) -> Row:
-    return {"operator": operator, "key": msgspec.json.encode(key).decode(), "deleted": False}
+    return {"operator": operator, "key": msgspec.json.encode(key).decode()}

@@ -7,49 +7,6 @@ import itertools
 from headrace.state.backend import answers
 
 
-class HandExecutor:
-    """Keeps submitted requests until the test answers them, or until the task can only wait."""
-
-    def __init__(self, answer, room=8):
-        self.answer = answer
-        self.room = room
-        self.batches = []
-        self.closed = False
-        self._under_way = []
-        self._done = []
-
-    @property
-    def in_flight(self):
-        return len(self._under_way) + bool(self._done)
-
-    @property
-    def has_completed(self):
-        return bool(self._done)
-
-    @property
-    def has_room(self):
-        return len(self._under_way) < self.room
-
-    def submit(self, batch, /):
-        self.batches.append([request.action for request in batch])
-        self._under_way.append(list(batch))
-
-    def finish(self, number=0):
-        """Answer one of the submitted batches."""
-        for request in self._under_way.pop(number):
-            request.answer = self.answer(request.action)
-            self._done.append(request)
-
-    def completed(self, *, wait):
-        if wait and not self._done and self._under_way:
-            self.finish()
-        done, self._done = self._done, []
-        return done
-
-    def close(self):
-        self.closed = True
-
-
 class DrawnExecutor:
     """Answers single requests of any batch, in an order drawn by Hypothesis, and never immediately."""
 

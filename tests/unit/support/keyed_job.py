@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.config import JobConfig
@@ -18,11 +16,10 @@ from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.log import CheckpointLog
 from headrace.plan.planner import plan_stages
 from headrace.plan.stages import Plan
-from headrace.state.key_groups import key_group
-from headrace.tables.changelog import stage_state
 from headrace.tables.folder import JobFolder
-from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS, KEYED_STATE, MATERIALIZER_HISTORY, STATE_TABLES
+from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS, KEYED_STATE, MATERIALIZER_HISTORY
 from headrace.testing._memory_disk import forget_disk
+from headrace.testing._written_folder import state_rows
 from tests.jobs import wake_ups
 from tests.jobs.home import Home, merged
 
@@ -111,20 +108,10 @@ class KeyedJob:
     def commit(self, job: OpenJob, operator: str, rows: tuple[Row, ...], **fields: Any) -> Checkpoint:
         files: dict[str, list[Any]] = {}
         for table, key, columns in rows:
-            schema = STATE_TABLES[table].schema
-            entry = {
-                **dict.fromkeys(schema.names),
-                **({} if columns.get("deleted") else LIVE_COLUMNS.get(table, {})),
-                "operator": operator,
-                "key_group": key_group(key.encode(), job.last.max_parallelism),
-                "key": key,
-                "checkpoint_id": job.next_id,
-                "deleted": False,
-                **columns,
-            }
-            name = f"{job.next_id}-{next(self._names)}.parquet"
-            staged = stage_state(JobFolder(job.config.job_folder), table, name, pa.Table.from_pylist([entry], schema))
-            files.setdefault(table, []).append(staged)
+            live = {} if columns.get("deleted") else LIVE_COLUMNS.get(table, {})
+            entry = {**live, "operator": operator, "key": key, **columns}
+            content = state_rows(table, [entry], job.next_id, job.last.max_parallelism)
+            files.setdefault(table, []).append(job.stage(table, str(next(self._names)), content))
         return job.commit(Kind.BATCH, files=files, **fields)
 
     def live(self, table: str = KEYED_STATE, at: Checkpoint | None = None) -> list[dict[str, Any]]:

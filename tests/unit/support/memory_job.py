@@ -26,18 +26,15 @@ from headrace.storage.table import ROW_KIND, Snapshot
 from headrace.tables.changelog import stage_state
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
-from headrace.testing._memory_disk import MemoryDisk, memory_disk
+from headrace.testing._memory_disk import DiskCopy, MemoryDisk, memory_disk
 from headrace.testing._memory_table import open_memory
 from tests.jobs.home import PROJECT, Home
+from tests.unit.support.crashes import Killed
 
 open_memory()
 BOARD, REMINDERS = "lines_by_item", "reminders"
 RETENTION = 8 * 24 * 3_600_000
 """Longer than the job keeps what it does not need (ms)."""
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 @cache
@@ -53,22 +50,6 @@ def memory_config(disk: str) -> JobConfig:
     return replace(config, state=replace(config.state, root=f"memory://{disk}/state"), sinks=sinks)
 
 
-class DiskCopy:
-    """The content of a disk at one timestamp, to restore it later."""
-
-    def __init__(self, disk: MemoryDisk) -> None:
-        disk.sync()
-        self._disk, self._files = disk, dict(disk.files)
-        self._tables = {path: list(versions) for path, versions in disk.tables.items()}
-
-    def bring_back(self) -> None:
-        self._disk.files.clear()
-        self._disk.files.update(self._files)
-        self._disk.tables.clear()
-        self._disk.tables.update({path: list(versions) for path, versions in self._tables.items()})
-        self._disk.sync()
-
-
 class MemoryJob:
     """A job in memory, and its data readable without opening the job."""
 
@@ -80,6 +61,7 @@ class MemoryJob:
         if retention_hours is not None:
             self.config = replace(self.config, retention=RetentionConfig(hours=retention_hours))
         self.disk: MemoryDisk = memory_disk(name)
+        self._disk_name = name
 
     @property
     def log(self) -> CheckpointLog:
@@ -99,6 +81,10 @@ class MemoryJob:
         with self.open() as job:
             for customer in customers:
                 commit_batch(job, customer)
+
+    def copy(self) -> DiskCopy:
+        """Return a copy of everything that the job has stored."""
+        return DiskCopy(f"memory://{self._disk_name}")
 
     def sink(self, name: str = BOARD) -> Snapshot:
         return Storage(self.config.sinks[name].table_path).table().latest()

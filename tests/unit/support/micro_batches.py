@@ -14,10 +14,7 @@ from headrace.records.watermarks import Bucket, advance
 from headrace.state.broadcast import BROADCAST_KEY
 from headrace.state.codec import encode
 from headrace.state.key_groups import key_group, key_group_range
-from headrace.tables.changelog import Changelog
-from headrace.tables.entries import rebuild
-from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
-from tests.unit.support.arrow_tables import views_of
+from headrace.tables.schemas import STATE_TABLES
 from tests.unit.support.inputs import broadcast_apart, element_for, owned_by, stored_broadcast
 
 GROUPS = 16
@@ -124,31 +121,6 @@ def changes_of(process):
 def no_rows():
     """Return empty state tables."""
     return {name: [table.schema.empty_table()] for name, table in STATE_TABLES.items()}
-
-
-@dataclass
-class RebuiltJob(Job):
-    """A job that forgets its backends after every slice: state is restored from rows of the state tables alone."""
-
-    tables: dict = field(default_factory=no_rows)
-    checkpoint: int = 0
-
-    def take(self, steps, parallelism=1):
-        self.backends, self.checkpoint = {}, self.checkpoint + 1
-        return super().take(steps, parallelism)
-
-    def backend(self, stage, groups):
-        if (stage, groups) not in self.backends:
-            backend = super().backend(stage, groups)
-            rebuild(backend, views_of(self.tables), self.operators[stage].name, groups)
-        return self.backends[stage, groups]
-
-    def keep(self, stage, groups, process):
-        rows = Changelog(self.operators[stage].name, self.checkpoint, GROUPS)
-        for store, changes in changes_of(process):
-            self.tables[KEYED_STATE].append(rows.values(store, changes))
-        self.tables[TIMERS].append(rows.timers(process.timers.changes()))
-        super().keep(stage, groups, process)
 
 
 def element_of(order, timestamp, record):

@@ -13,7 +13,8 @@ from headrace.plan.loader import plan_of, sink_schemas
 from headrace.sinks.sink import OutputFile
 from headrace.storage.table import ROW_KIND
 from headrace.tables.changelog import stage_state
-from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
+from headrace.tables.schemas import KEYED_STATE
+from headrace.testing._written_folder import state_rows
 from tests.jobs.home import LOCAL
 from tests.unit.support.s3 import BUCKET
 
@@ -24,11 +25,10 @@ def commit_purchase(job: OpenJob, customer: str) -> Checkpoint:
     """Commit a micro-batch after which `customer` is in the state, and is the only customer in the sink."""
     config, name = job.config, f"{job.next_id}-{customer}.parquet"
     entry = {"operator": "customers", "key_group": 1, "key": f'"{customer}"', "state": "spent", "value": "{}"}
-    row = {**entry, "checkpoint_id": job.next_id, "deleted": False}
-    state = stage_state(job.folder, KEYED_STATE, name, _table(row, STATE_TABLES[KEYED_STATE].schema))
+    state = stage_state(job.folder, KEYED_STATE, name, state_rows(KEYED_STATE, [entry], job.next_id, 128))
     schema = sink_schemas(plan_of(config.code), config.appended)[SINK][0]
     line = {"item": "apples", "customer": customer, "bought": 1, "cents": 1, "in_basket": 1, "idle": False}
-    changes = _table(line, schema).append_column(ROW_KIND, pa.array(["+U"]))
+    changes = pa.Table.from_pylist([line], schema).append_column(ROW_KIND, pa.array(["+U"]))
     output = job.folder.stage(f"outputs/{SINK}/{name}", changes)
     outputs = {SINK: [OutputFile(output.path, output.rows, output.size)]}
     return job.commit(Kind.BATCH, files={KEYED_STATE: [state]}, outputs=outputs)
@@ -52,12 +52,5 @@ def put_on_object_store(home, storage, monkeypatch):
 @contextmanager
 def after_retention(config):
     """Set a time at which all earlier writes are older than the retention."""
-    before = clock.use(clock.VirtualClock(clock.now() + (config.retention.hours + 1) * 3_600_000))
-    try:
+    with clock.installed(clock.VirtualClock(clock.now() + (config.retention.hours + 1) * 3_600_000)):
         yield
-    finally:
-        clock.use(before)
-
-
-def _table(row, schema):
-    return pa.Table.from_pylist([{**dict.fromkeys(schema.names), **row}], schema)

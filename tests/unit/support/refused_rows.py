@@ -7,11 +7,9 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
-from headrace import clock as engine_clock
 from headrace.edits.requeue import requeue
 from headrace.edits.restore import restore
 from headrace.log.log import CheckpointLog
-from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
 from headrace.testing import PipelineHarness
@@ -87,18 +85,14 @@ def table(*names, at=1000, shop="a"):
 
 
 class RefusedJob:
-    """The job in a harness, which may refuse all rows of a file; with `disk`, its state and its sink are on the disk in memory of that name."""
+    """The job in a harness, which may refuse all rows of a file; in a `world`, its state and its sink are in memory."""
 
-    def __init__(self, *more, disk=None, source=None, record=Strict, options=None, **harness):
+    def __init__(self, *more, world=None, source=None, record=Strict, options=None, **harness):
         self.more, self.options = more, options or {}
         names = ("rows", *more)
         job = {"sources": {name: {"max_quarantined": "none"} | (source or {}) for name in names}}
-        if disk is not None:
-            job |= {
-                "state": {"root": f"memory://{disk}/state"},
-                "sinks": {"arrived": {"path": f"memory://{disk}/arrived"}},
-            }
-        self.harness = PipelineHarness(pipeline(record, *more, **self.options), job=job, **harness)
+        make = PipelineHarness if world is None else world.job
+        self.harness = make(pipeline(record, *more, **self.options), job=job, **harness)
 
     def feed(self, *names, source="rows", file=None, **times):
         return self.harness.feed_table(source, table(*names, **times), file=file)
@@ -117,11 +111,8 @@ class RefusedJob:
         return self._called(restore, to, "because", "by-hand")
 
     def _called(self, command, *arguments, **options):
-        before = engine_clock.use(self.harness.clock)
-        try:
+        with self.harness.on_its_clock():
             return command(self.harness.config, *arguments, **options)
-        finally:
-            engine_clock.use(before)
 
     @property
     def log(self):
@@ -136,14 +127,10 @@ class RefusedJob:
 
     def quarantine(self):
         """Position and error of each row, by position."""
-        folder = self.harness.config.job_folder
-        view = JobFolder(str(folder)).view(QUARANTINE, self.last.versions[QUARANTINE])
-        return sorted((row["position"], row["error"]) for row in view.live_rows())
+        return sorted((row["position"], row["error"]) for row in self.harness.live(QUARANTINE))
 
     def rows(self):
-        path = self.harness.config.sinks["arrived"].path
-        taken = Storage(str(path)).table().latest()
-        return taken.read(taken.schema).to_pylist()
+        return self.harness.sink_table("arrived").to_pylist()
 
     def arrived(self, shop="a"):
         """Return the names of rows in the order of arrival at the operator."""

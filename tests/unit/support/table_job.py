@@ -8,20 +8,11 @@ import weakref
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from msgspec.structs import replace
 
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
 from headrace.log.log import CheckpointLog
-from headrace.plan.loader import plan_of
-from headrace.records.watermarks import Timeline
-from headrace.sources.intake import Intake
-from headrace.sources.position import NO_FACTS, SourceFacts
-from headrace.sources.registry import read_rows_of
-from headrace.sources.slices import JobPosition
-from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
 from headrace.testing import PipelineHarness
@@ -146,21 +137,13 @@ class TableWriter:
         )
 
 
-class TableJob:
-    """The job in a harness, over a table."""
+class ReadingJob:
+    """A job in a harness whose source is `rows`."""
 
-    def __init__(self, written, *more, harness=None, options=None, **source):
-        self.written = written
-        feed = source.get("change_feed")
-        self.pipeline_options = {**({"row_kind": "_change_type"} if feed else {}), **(options or {})}
-        bound = {"format": "delta", "path": written.path, **source}
-        others = {name: {} for name in more}
-        self.harness = PipelineHarness(
-            pipeline(*more, **self.pipeline_options), job={"sources": {"rows": bound, **others}}, **(harness or {})
-        )
+    harness: PipelineHarness
 
     def configure(self, **source):
-        """Change the job's file."""
+        """Change the section of the source in the job's file."""
         sources = self.harness.job["sources"]
         self.harness.change(job={"sources": {**sources, "rows": {**sources["rows"], **source}}})
         return self
@@ -175,12 +158,16 @@ class TableJob:
         return self.arrived()[before:]
 
     @property
-    def last(self):
-        return CheckpointLog(JobFolder(self.harness.config.job_folder)).last
+    def log(self):
+        return CheckpointLog(JobFolder(self.harness.config.job_folder))
 
     @property
-    def table(self):
-        return self.last.sources["rows"].position
+    def last(self):
+        return self.log.last
+
+    @property
+    def facts(self):
+        return self.last.sources["rows"]
 
     def seen(self, shop="a"):
         rows = sorted((row for row in self.harness.sink("arrived") if row.shop == shop), key=lambda item: item.number)
@@ -189,43 +176,28 @@ class TableJob:
 
     def arrived(self, shop="a"):
         """Return the names of rows in the order of arrival at the operator, with symbols unless they are inserts."""
-        if not self.harness.sink_table("arrived").num_rows:
-            return []
         return [(row.kind if row.kind != "+I" else "") + row.name for row in self.seen(shop)]
 
-    def quarantine(self):
-        view = JobFolder(self.harness.config.job_folder).view(QUARANTINE, self.last.versions[QUARANTINE])
-        return sorted((row["position"], row["error"]) for row in view.live_rows())
+    def quarantine(self, *columns):
+        """Return position and error of each bad row, and the values of more columns."""
+        return sorted(
+            tuple(row[name] for name in ("position", "error", *columns)) for row in self.harness.live(QUARANTINE)
+        )
 
 
-class TableSlices:
-    """Plans slices of the job's source without running it, and reads their rows."""
+class TableJob(ReadingJob):
+    """The job over a table."""
 
-    def __init__(self, written, **source):
-        self._job = TableJob(written, **source)
-        self._config = self._job.harness.config
-        self._plan = plan_of(self._config.code)
-        self._intake = Intake(self._plan, self._config)
-        self.facts, self.timelines = NO_FACTS, {}
-        self.rows = []
-        """Ordinals, kinds and names."""
+    def __init__(self, written, *more, harness=None, options=None, **source):
+        self.written = written
+        feed = source.get("change_feed")
+        self.pipeline_options = {**({"row_kind": "_change_type"} if feed else {}), **(options or {})}
+        bound = {"format": "delta", "path": written.path, **source}
+        others = {name: {} for name in more}
+        self.harness = PipelineHarness(
+            pipeline(*more, **self.pipeline_options), job={"sources": {"rows": bound, **others}}, **(harness or {})
+        )
 
-    def take_in(self):
-        """Take the next slice in; return whether there was one."""
-        taken = self._intake.next(JobPosition({"rows": self.facts}, self.timelines, {}, 0, 0, Storage("")))
-        if taken is None:
-            return False
-        rows = 0
-        for file in taken.files:
-            table = read_rows_of(file, self._plan.sources[0], Storage("")).table
-            assert table.num_rows == file.rows
-            kinds = table["_change_type"].to_pylist() if "_change_type" in table.schema.names else [""] * file.rows
-            names = table["name"].to_pylist()
-            self.rows += [(file.first_ordinal + at, kinds[at], names[at]) for at in range(file.rows)]
-            rows += file.rows
-        (line,) = taken.timelines
-        self.timelines = {
-            "rows": Timeline(("rows",), replace(line.before, next_ordinal=line.before.next_ordinal + rows))
-        }
-        self.facts = msgspec.json.decode(msgspec.json.encode(taken.sources["rows"]), type=SourceFacts)
-        return True
+    @property
+    def table(self):
+        return self.facts.position

@@ -60,20 +60,19 @@ def value(key, state="n"):
     return value_entry(state, encode(key))
 
 
-def all_entries():
-    """Return an entry of each kind for each key that may have been used, and some unused entries."""
-    known = [encode(key) for key in ("a", "b", "'", '"', "é\x00", "", 7, ["x", None], "never")]
-    times = [day * 86_400_000 for day in range(-5, 6)]
-    return [
-        *(value_entry(state, key) for state in ("n", "sum", "never") for key in known),
-        *(history_entry(key) for key in known),
-        *(timer_entry(Timer(*timer)) for timer in itertools.product(times, known, DOMAINS, NAMESPACES[:2])),
-    ]
-
-
 @FEW
 @given(drawn=st.lists(commits, max_size=6), parallelism=st.integers(1, 3), bound=st.sampled_from([1, 500, LARGE]))
 def test_delta_backend_has_exactly_the_committed_entries(tmp_path_factory, drawn, parallelism, bound):
+    def all_entries():
+        """Return an entry of each kind for each key that may have been used, and some unused entries."""
+        known = [encode(key) for key in ("a", "b", "'", '"', "é\x00", "", 7, ["x", None], "never")]
+        times = [day * 86_400_000 for day in range(-5, 6)]
+        return [
+            *(value_entry(state, key) for state in ("n", "sum", "never") for key in known),
+            *(history_entry(key) for key in known),
+            *(timer_entry(Timer(*timer)) for timer in itertools.product(times, known, DOMAINS, NAMESPACES[:2])),
+        ]
+
     committed = CommittedState(JobFolder(str(tmp_path_factory.mktemp("state"))))
     for what, *arguments in drawn:
         getattr(committed, what)(*arguments)

@@ -66,9 +66,8 @@ def harness(request):
 def real_clock():
     """Return the clock that is active before a harness is opened."""
     real = engine_clock.VirtualClock(7_000)
-    before = engine_clock.use(real)
-    yield real
-    engine_clock.use(before)
+    with engine_clock.installed(real):
+        yield real
 
 
 def test_function_is_driven_record_by_record(harness):
@@ -202,6 +201,13 @@ def visits(h, *numbers):
 @pytest.mark.parametrize("other", ["hashmap", "rocksdb", "delta"])
 @pytest.mark.parametrize("automatic", [True, False])
 def test_restored_harness_continues_unchanged(harness, other, automatic):
+    def by_key(records):
+        """Return the outputs of each key, and the watermarks."""
+        keyed = {}
+        for one in records:
+            keyed.setdefault(getattr(one, "page", None), []).append(one)
+        return keyed
+
     visits(harness, *range(1, 30))
     snapshot = harness.snapshot()
     harness.output()
@@ -241,14 +247,6 @@ def test_snapshot_of_other_key_groups_is_refused(real_clock):
     with pytest.raises(ValueError, match="has 128 key groups, not 64"):
         KeyedHarness.restore(snapshot, TimeOnPage(), key=page, max_parallelism=64)
     assert engine_clock.now() == 7_000
-
-
-def by_key(records):
-    """Return the outputs of each key, and the watermarks."""
-    keyed = {}
-    for one in records:
-        keyed.setdefault(getattr(one, "page", None), []).append(one)
-    return keyed
 
 
 # ----------------------------------------------------------------------------------------------------------- closing

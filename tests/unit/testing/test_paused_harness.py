@@ -55,11 +55,6 @@ class Desk(KeyedProcessFunction[Guest, Known]):
         ctx.output("rung", Rung(ctx.processing_time))
 
 
-class ByEventTime(Desk):
-    lasting = ValueState("lasting", int, ttl=ttl(TtlTime.EVENT, **PATIENT))
-    strict = ValueState("strict", int, ttl=ttl(TtlTime.EVENT))
-
-
 def new(function=Desk, **arguments):
     return KeyedHarness(function(), key=lambda guest: guest.name, side_outputs={"rung": Rung}, **arguments)
 
@@ -111,6 +106,10 @@ def test_pause_below_threshold_does_not_count(backend):
     ],
 )
 def test_watermark_pause_begins_no_earlier_than_watermark(backend, watermark, event_time, expected):
+    class ByEventTime(Desk):
+        lasting = ValueState("lasting", int, ttl=ttl(TtlTime.EVENT, **PATIENT))
+        strict = ValueState("strict", int, ttl=ttl(TtlTime.EVENT))
+
     with new(ByEventTime, backend=backend) as h:
         h.clock.advance(100)
         h.watermark(0)

@@ -157,11 +157,10 @@ def test_every_field_of_a_checkpoint_is_stored():
     assert fields <= {*CHECKPOINTS_SCHEMA.names}
 
 
-def ranks_of(operators):
-    return {name: facts["rank"] for name, facts in json.loads(operators or "{}").items() if "rank" in facts}
-
-
 def test_restore_brings_the_ranks_back(holding):
+    def ranks_of(operators):
+        return {name: facts["rank"] for name, facts in json.loads(operators or "{}").items() if "rank" in facts}
+
     holding.run()
     restore(holding.config, 1, "to see its ranks", "restore")
     ranks = {row["checkpoint_id"]: ranks_of(row["operators"]) for row in holding.table("checkpoints").to_pylist()}
@@ -222,15 +221,14 @@ def test_new_source_meets_an_old_one():
     assert sums(harness) == [1, 1, 2, 101, 102]
 
 
-def twice_named():
-    pipeline = Pipeline("job")
-    rows = pipeline.source("left", Row, event_time="at")
-    rows.key_by("key").process("sums", Count()).sink("sink")
-    rows.key_by("key").process("sums", Count()).sink("others")
-    return pipeline
-
-
 def test_two_operators_of_one_name_are_refused():
+    def twice_named():
+        pipeline = Pipeline("job")
+        rows = pipeline.source("left", Row, event_time="at")
+        rows.key_by("key").process("sums", Count()).sink("sink")
+        rows.key_by("key").process("sums", Count()).sink("others")
+        return pipeline
+
     with pytest.raises(ValueError, match=r"'job' has two operators named 'sums': give one of them another name"):
         twice_named()
 

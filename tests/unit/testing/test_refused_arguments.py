@@ -51,14 +51,6 @@ class Generating(Plain):
         yield row
 
 
-class Both(KeyedCoProcessFunction[Row, Row, Row]):
-    def process1(self, row, ctx, /):
-        pass
-
-    def process2(self, row, ctx, /):
-        pass
-
-
 def rows():
     return Pipeline("p").source("rows", Row, event_time="at")
 
@@ -123,6 +115,13 @@ def test_async_wait_refuses_invalid_functions(function):
 
 
 def test_keys_of_two_types_are_refused():
+    class Both(KeyedCoProcessFunction[Row, Row, Row]):
+        def process1(self, row, ctx, /):
+            pass
+
+        def process2(self, row, ctx, /):
+            pass
+
     def piped():
         p = Pipeline("p")
         one, other = p.source("one", Row, event_time="at"), p.source("other", Row, event_time="at")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from inspect import signature
 from itertools import product
 from types import ModuleType
 
@@ -30,7 +31,7 @@ NAMES = re.findall(r"^def (test_\w+)\(", PAGE, re.MULTILINE)
 
 
 def test_page_has_tests():
-    assert len(NAMES) == 5
+    assert len(NAMES) == 6
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -39,7 +40,8 @@ def test_tests_of_the_page_pass(page, name):
     marks = [mark.args for mark in getattr(test, "pytestmark", [])]
     for values in product(*(values for _, values in marks)):
         names = [argument for argument, _ in marks]
-        test(PipelineHarness(page.pipeline, now=0), **dict(zip(names, values, strict=True)))
+        pages = {"pages": PipelineHarness(page.pipeline, now=0)} if "pages" in signature(test).parameters else {}
+        test(**pages, **dict(zip(names, values, strict=True)))
 
 
 def test_places_of_the_page_exist():

@@ -212,7 +212,7 @@ class _ExtremeBy(_Ordered):
         if by is None:
             msg = f"{self}: annotate what the function of 'by' returns, or give a field"
             raise TypeError(msg)
-        return ExtremeByAccumulator(str(self), by, result, self.by, takes_larger=self.takes_larger)
+        return ExtremeByAccumulator(str(self), by, result.type, self.by, takes_larger=self.takes_larger)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ NATIVE = Path(__file__).resolve().parent.parent / "engine" / "headrace" / "nativ
 SOURCE = NATIVE / "_objects.c"
 COMPILERS = ("gcc", "clang", "cc")
 LINKED = ("-bundle", "-undefined", "dynamic_lookup") if sys.platform == "darwin" else ("-shared",)
-FLAGS = ("-O2", "-fPIC", "-fno-strict-aliasing", "-fwrapv", "-Wall", "-Wextra", *LINKED)
-IN_PYTHON = "It works the same, at 60 % of the speed."
+FLAGS = ("-O3", "-fPIC", "-fno-strict-aliasing", "-fwrapv", "-Wall", "-Wextra", *LINKED)
+IN_PYTHON = "It works the same, at 45 % of the speed."
 
 LOAD = """
 import sys

@@ -100,7 +100,7 @@ def test_engine_in_an_archive_runs_in_python(clone):
 def test_missing_compiler_is_said_plainly(clone, programs):
     assert python(clone, SCRIPT, PATH=str(programs)) == (
         1,
-        "The engine runs in Python: no C compiler was found (gcc or clang). It works the same, at 60 % of the speed.",
+        "The engine runs in Python: no C compiler was found (gcc or clang). It works the same, at 45 % of the speed.",
     )
 
 

@@ -147,11 +147,11 @@ lane-others:
 tier-unit: .ready
 	@$(call TIER,unit,tests/unit $(QUICK) --numprocesses logical --dist worksteal)
 
-# The same tests of execution and state once more, without the module in C.
+# The same tests of execution, state and the hot objects once more, without the module in C.
 
 tier-pure-python: export HEADRACE_PURE_PYTHON = 1
 tier-pure-python: .ready
-	@$(call TIER,pure-python,tests/unit/execution tests/unit/state -m 'not (slow or long)' --numprocesses logical --dist worksteal)
+	@$(call TIER,pure-python,tests/unit/execution tests/unit/native tests/unit/state -m 'not (slow or long)' --numprocesses logical --dist worksteal)
 
 tier-simulation: .ready
 	@$(call TIER,simulation,tests/simulation --numprocesses logical --dist worksteal)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from types import CoroutineType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from headrace.native import accelerated
+from headrace import native
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -57,8 +57,7 @@ class Continuation(NamedTuple):
         self.callback(*[future.answer for future in self.futures])
 
 
-@accelerated
-class StateFuture(Generic[T]):
+class StateFuture(native.StateFuture[T], Generic[T]):
     """Future of a state call: `await` it, or chain a callback with one of the `then` methods.
 
     A function may use both. Callbacks run in the task's one thread, as code of the record that made
@@ -77,12 +76,11 @@ class StateFuture(Generic[T]):
     A future made by user code, `StateFuture(answer)`, is complete: its callbacks run at once.
     """
 
-    __slots__ = ("_followers", "_owner", "_source", "_task", "answer", "done")
+    __slots__ = ()
     _followers: list[StateFuture[Any]]
-    _owner: object
-    _source: StateFuture[Any] | _Source
     answer: T
     """Answer of a complete future. For the engine."""
+    _source: StateFuture[Any] | _Source
 
     def __init__(self, value: T, /, task: CallbackTask | None = None) -> None:
         """Make a complete future. `task` is for the engine."""
@@ -104,12 +102,6 @@ class StateFuture(Generic[T]):
         future._source = source
         future._followers = []
         return future
-
-    def __await__(self) -> Generator[StateFuture[Any], None, T]:
-        """Return the answer; suspend until it has arrived, and all callbacks chained so far have run."""
-        if not self.done or self._task.context.callbacks:
-            yield self
-        return self.answer
 
     def then_apply(self, function: Callable[[T], U], /) -> StateFuture[U]:
         """Return a future of `function(answer)`."""
@@ -273,7 +265,7 @@ class _Source(enum.Enum):
 _REQUEST, _CALLBACK = _Source.REQUEST, _Source.CALLBACK
 
 
-class _AtOnce:
+class _AtOnce(native.RunningTask):
     """Task that runs the callbacks of futures made by user code."""
 
     callbacks = (None,)

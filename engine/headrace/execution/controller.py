@@ -17,11 +17,10 @@ reads. Access to state, and calls in order of keys, are two uses of this one con
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
-from functools import partial
-from types import CodeType
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, cast
 
+from headrace import native
 from headrace.api.future import Continuation, StateFuture
 from headrace.execution.epoch import Epoch, EpochManager
 from headrace.execution.key_accounting import KeyAccountingUnit
@@ -29,15 +28,11 @@ from headrace.execution.keyed_operator import Call, KeyedWork, foreign_await
 from headrace.execution.record_context import RecordContext
 from headrace.execution.requests import AsyncExecutor, AsyncRequest, RequestBatches, RequestBuffer
 from headrace.execution.statistics import ControllerStatistics
-from headrace.native import accelerated
 from headrace.options import AsyncStateOptions, EventOrder, KeyOrder
 
 
-@accelerated
-class AsyncExecutionController:
+class AsyncExecutionController(native.RunningTask):
     """Async execution controller, one for each operator and task."""
-
-    __slots__ = ("__dict__", "context")  # a slot for the module in C
 
     def __init__(self, work: KeyedWork, executor: AsyncExecutor, options: AsyncStateOptions) -> None:
         """Start with nothing in flight."""
@@ -59,7 +54,6 @@ class AsyncExecutionController:
         self._strict = options.event_order_watermark is EventOrder.STRICTLY_ORDERED
         self._mails: deque[tuple[Callable[..., None], Any, Any]] = deque()
         self.context: Any = RecordContext(b"", None)
-        self._loop_code: CodeType | None = None
 
     # ------------------------------------------------------------------------------------------------ input
 
@@ -152,29 +146,14 @@ class AsyncExecutionController:
             self.in_flight or self._mails or self.buffer.active or self._executor.in_flight or self._state_ordered
         )
 
-    def run_loop(self, loop: Call) -> None:
-        """Run a loop that awaits the code of one record after the other; return when it ends, or when a record waits.
+    def run_loop(self, loop: native.RecordLoop, elements: Iterator[Any], watermark: int) -> None:
+        """Run records one after the other; return when there are no more, or when one waits.
 
         Called while `runs_at_once`. The loop sets `context` before the code of each record, and returns after a record for
-        which it called `run_behind` or `end_of_code`. When the code of a record waits, the loop is resumed as this record's call.
+        which it called `run_behind` or `end_of_code`.
         """
-        self._loop_code = loop.cr_code
-        self.run_until_wait(partial(self._start_loop, loop))
-
-    def _start_loop(self, loop: Call) -> tuple[Call, object] | None:
         try:
-            awaited = loop.send(None)
-        except StopIteration:
-            return None
-        # The loop ends with a record that has waited, also for a future of user code.
-        if self.context.callbacks is None:
-            self.context.callbacks = deque()
-        return loop, awaited
-
-    def run_until_wait(self, loop: Callable[[], tuple[Call, object] | None]) -> None:
-        """As `run_loop`, for a function: it returns the code of the record that waits, which is resumed, and what that awaits; or None."""
-        try:
-            waiting = loop()
+            waiting = loop.run(elements, watermark)
         except BaseException as error:
             raise self._work.failed(self.context, error) from error
         if waiting is not None:
@@ -394,7 +373,7 @@ class AsyncExecutionController:
 
     def _suspend(self, context: RecordContext, call: Call, awaited: object) -> None:
         if not isinstance(awaited, StateFuture) or not awaited.belongs_to(context):
-            code = cast("Call", call.cr_await) if call.cr_code in {self._loop_code, _AWAITING} else call
+            code = cast("Call", call.cr_await) if call.cr_code in _LOOPS else call
             raise self._work.failed(context, foreign_await(code))
         context.call, context.awaited = call, awaited
 
@@ -479,4 +458,5 @@ class AsyncExecutionController:
         )
 
 
-_AWAITING = AsyncExecutionController.awaiting.__code__
+_LOOPS = {native.LOOP_CODE, AsyncExecutionController.awaiting.__code__}
+"""Code of coroutines that await the code of a record."""

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import msgspec
 
 from headrace.errors import StateSchemaError, UserFunctionError
-from headrace.native import accelerated
 from headrace.records.order import before_timers, behind_timers
 from headrace.state.codec import encode
 
@@ -32,7 +31,6 @@ class Element(NamedTuple):
     input: int = 0
 
 
-@accelerated
 class Emitted(NamedTuple):
     """A record that an operator emitted."""
 

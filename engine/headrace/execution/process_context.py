@@ -10,10 +10,11 @@ import heapq
 import operator as operators
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headrace import native
 from headrace.api.batches import Bundle
 from headrace.api.changelog import ChangelogMode
 from headrace.api.functions import TimeDomain
@@ -23,8 +24,7 @@ from headrace.api.types import output_type
 from headrace.execution.element import Emitted, Watermark, make_emitted
 from headrace.execution.record_context import RecordContext
 from headrace.execution.record_copies import copied, copier_of, is_immutable
-from headrace.native import accelerated
-from headrace.records.order import FIRST_OUTPUT, output_order, timer_order
+from headrace.records.order import output_order, timer_order
 from headrace.state.codec import decode_key
 from headrace.state.timers import DOMAINS, EVENT_TIME, PROCESSING_TIME, Timer, TimerService, Turn, turn
 
@@ -44,8 +44,7 @@ class Refused(NamedTuple):
     reason: str
 
 
-@accelerated
-class Outputs:
+class Outputs(native.Outputs):
     """Emitted records of one operator and task, and the types that they must have."""
 
     __slots__ = (
@@ -54,14 +53,13 @@ class Outputs:
         "_side_types",
         "dropped_late",
         "late_to_side",
-        "main",
         "refused_records",
         "sides",
-        "type",
     )
 
     def __init__(self, operator: Process) -> None:
         """Start with nothing emitted."""
+        super().__init__(Emitted, RowKind.INSERT)
         self.main: list[Emitted] = []
         self.dropped_late = self.late_to_side = 0
         """Records that were too late for the operator: dropped ones, and those that went to a side output."""
@@ -81,6 +79,10 @@ class Outputs:
             msg = f"the output takes {self._output.__name__}, not {type(record).__name__}"
             raise TypeError(msg)
         return copied(record)
+
+    def time_of(self, timestamp: int) -> int:
+        """Return the time of a record that code gave (ms). Raises `TypeError` unless it is a whole number, `ValueError` if it cannot be stored."""
+        return _storable(timestamp, "a record's time")
 
     def taken_aside(self, name: str, record: msgspec.Struct) -> msgspec.Struct:
         """Return what a side output takes for a record: a copy, if code may change it.
@@ -135,52 +137,20 @@ _make_timer = partial(tuple.__new__, Timer)
 """Make a timer from a tuple of its fields, for the reason of `make_emitted`."""
 
 
-@accelerated
-class ProcessContext(RecordContext):
+class ProcessContext(native.ProcessContext, RecordContext):
     """A record or timer of a keyed process, at its place in arrival order.
 
     `function` is its user code; None for a context that only fires its key's timers. `timer` is the timer that
-    fires, None while a record is processed.
+    fires, None while a record is processed. `enter` sets its place.
     """
 
-    __slots__ = (
-        "_outputs",
-        "_timers",
-        "expired_until",
-        "function",
-        "index",
-        "order",
-        "row_kind",
-        "timer",
-        "timestamp",
-        "watermark",
-    )
+    __slots__ = ()
 
-    def __init__(  # noqa: PLR0917 - by position: names cost time, once per record
-        self,
-        outputs: Outputs,
-        timers: TimerService,
-        key_json: bytes,
-        function: Callable[..., Any] | None,
-        record: Any,
-        timer: Timer | None = None,
-    ) -> None:
-        """Make a context; `enter` sets its place."""
-        # Without super(): once per record, that call alone is a tenth of the framework's cost.
-        self.key_json = key_json
-        self.record = record
-        self.references = 0
-        self.owns_key = False
-        self.epoch = self.due_in = None
-        self.call = None
-        self.callbacks = None
-        self.overdue: list[tuple[Turn, Timer]] | None = None
-        self.function = function
-        self.timer = timer
-        self._outputs = outputs
-        self._timers = timers
-        self.row_kind = RowKind.INSERT
-        self.index = 0
+    if TYPE_CHECKING:
+        overdue: list[tuple[Turn, Timer]] | None
+        timer: Timer | None
+        _outputs: Outputs
+        _timers: TimerService
 
     def enter(self, order: bytes, timestamp: int, watermark: int, expired_until: int) -> None:
         """Set its position: place in arrival order, event time, the watermark before it, or that of the timer.
@@ -225,22 +195,6 @@ class ProcessContext(RecordContext):
     def timers(self) -> ProcessContext:
         """Return the timers of this key."""
         return self
-
-    def collect(self, record: msgspec.Struct, /, kind: RowKind = RowKind.INSERT, timestamp: int | None = None) -> None:
-        """Emit a record downstream, as it is now.
-
-        Raises `TypeError` for a record of another type than the output's, `ValueError` for a row kind that it does not declare.
-        """
-        # A call of a function with arguments by name only takes 0.04 us longer (timeit): so `timestamp` is none here.
-        outputs = self._outputs
-        if type(record) is not outputs.type:
-            record = outputs.taken(record, kind)
-        index = self.index
-        # Most records emit once: a call less saves a twentieth of the framework's cost.
-        order = self.order + FIRST_OUTPUT if index == 0 else output_order(self.order, index)
-        self.index = index + 1
-        at = self.timestamp if timestamp is None else _storable(timestamp, "a record's time")
-        outputs.main.append(make_emitted((order, at, kind, record)))
 
     def output(self, name: str, record: msgspec.Struct, /, *, kind: RowKind = RowKind.INSERT) -> None:
         """Emit a record to the side output `name`. Raises `ValueError` if it is not declared, `TypeError` for another type.

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from headrace import native
 from headrace.api.functions import BoundBlock
-from headrace.native import accelerated
 from headrace.state.key_groups import key_group
 
 if TYPE_CHECKING:
-    from types import CoroutineType
+    from collections import deque
 
     from headrace.api.future import Continuation, StateFuture
     from headrace.execution.epoch import Epoch
 
 
-@accelerated
-class RecordContext:
+class RecordContext(native.RecordContext):
     """A record, or a timer, on its way through the controller.
 
     `references` counts its unfinished parts: its own code, each state request, and each callback that waits for its
@@ -25,35 +23,13 @@ class RecordContext:
     in flight; a record that never waits is not counted.
     """
 
-    __slots__ = (
-        "awaited",
-        "call",
-        "callbacks",
-        "due_in",
-        "epoch",
-        "key_json",
-        "overdue",
-        "owns_key",
-        "record",
-        "references",
-    )
+    __slots__ = ()
 
-    awaited: StateFuture[Any]
-    """Future that the code waits for, while `call` is set."""
-
-    def __init__(self, key_json: bytes, record: Any) -> None:
-        """Make the context of `record`, whose key is `key_json`."""
-        self.key_json = key_json
-        self.record = record
-        self.references = 0
-        self.owns_key = False
-        self.epoch: Epoch | None = None
-        self.due_in: Epoch | None = None
-        """The epoch in which a timer counts, as long as it does not count; None: the one that is open then."""
-        self.call: CoroutineType[Any, Any, None] | None = None
-        self.callbacks: deque[Continuation] | None = None
-        self.overdue: list[Any] | None = None
-        """Heap of overdue timers, which run right after it, before anything else of its key (`KeyedWork.after`)."""
+    if TYPE_CHECKING:
+        awaited: StateFuture[Any]
+        callbacks: deque[Continuation] | None
+        epoch: Epoch | None
+        due_in: Epoch | None
 
     @property
     def has_waited(self) -> bool:

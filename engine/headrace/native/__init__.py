@@ -1,92 +1,102 @@
-"""The engine's hottest code in C (`_engine.c`), where it has been compiled.
+"""The hot objects of a record: those in C (`_objects.c`) where they are compiled, else those in Python (`objects`).
 
-Everything is written in Python. The module in C replaces some methods by ones that do the same sooner, in the common case. It
-is not used where it is missing, where it was made of another version's source, and where HEADRACE_PURE_PYTHON is 1. The name
-of the compiled file has the digest of its source (setup/compile_engine.py).
+Both define the same types (PEP 399). Each is a base: `StateFuture`, `RecordContext`, `Outputs` and the others have a class in the
+package that uses them, which adds what is not hot. Those in C are not used where they are missing, where they were made of
+another version's source, and where HEADRACE_PURE_PYTHON is 1. The name of the compiled file has the digest of its source
+(setup/compile_engine.py).
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import sha256
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
-C = TypeVar("C", bound=type)
+from headrace.native import objects
 
 PURE_PYTHON = "HEADRACE_PURE_PYTHON"
 """Environment variable: 1 leaves the compiled module out."""
 
 
 def _compiled() -> Path:
-    """Return the file that was compiled from the source beside this module, which may be absent.
-
-    Raises: OSError: there is no source, as in an archive.
-    """
+    """Return the file that was compiled from the source beside this module. Raises `ImportError` if there is none."""
     folder = Path(__file__).parent
-    digest = sha256((folder / "_engine.c").read_bytes()).hexdigest()[:16]
-    return folder / f"_engine-{digest}{EXTENSION_SUFFIXES[0]}"
+    try:
+        digest = sha256((folder / "_objects.c").read_bytes()).hexdigest()[:16]
+    except OSError:  # in an archive, there is no source
+        digest = ""
+    file = folder / f"_objects-{digest}{EXTENSION_SUFFIXES[0]}"
+    if not file.exists():
+        raise ImportError("the module in C is not compiled")
+    return file
 
 
-def _load(file: Path) -> ModuleType:
-    loader = ExtensionFileLoader(f"{__name__}._engine", str(file))
-    spec = spec_from_file_location(loader.name, file, loader=loader)
+def _load_compiled() -> ModuleType:
+    """Load the compiled module. Raises `ImportError` with the reason if it is not used."""
+    if os.environ.get(PURE_PYTHON) == "1":
+        msg = f"{PURE_PYTHON} is 1"
+        raise ImportError(msg)
+    file, name = _compiled(), f"{__name__}._objects"
+    loader = ExtensionFileLoader(name, str(file))
+    spec = spec_from_file_location(name, file, loader=loader)
     assert spec is not None, "a spec is made for each loader"  # noqa: S101
-    module = module_from_spec(spec)
-    loader.exec_module(module)
-    sys.modules[loader.name] = module
+    try:
+        module = module_from_spec(spec)
+        loader.exec_module(module)
+    except ImportError as error:
+        msg = f"the module in C cannot be loaded: {error}"
+        raise ImportError(msg) from error
+    sys.modules[name] = module
     return module
 
 
-def _loaded() -> tuple[ModuleType | None, str]:
-    """Return the module in C, and what the engine runs in; None with the reason."""
-    if os.environ.get(PURE_PYTHON) == "1":
-        return None, f"Python ({PURE_PYTHON} is 1)"
-    try:
-        file = _compiled()
-        if not file.exists():
-            return None, "Python (the module in C is not compiled)"
-        module = _load(file)
-    except OSError:
-        return None, "Python (the module in C is not compiled)"
-    except ImportError as error:
-        return None, f"Python (the module in C cannot be loaded: {error})"
-    return module, "C"
+_objects = objects
+try:
+    _objects = _load_compiled()
+    runs_in = "C"
+except ImportError as error:
+    runs_in = f"Python ({error})"
 
+if TYPE_CHECKING:
+    from headrace.native.objects import (
+        LOOP_CODE,
+        CachedHandle,
+        Cell,
+        Outputs,
+        ProcessContext,
+        RecordContext,
+        RecordLoop,
+        RunningTask,
+        StateFuture,
+        ValueCells,
+    )
+else:
+    LOOP_CODE = _objects.LOOP_CODE
+    CachedHandle = _objects.CachedHandle
+    Cell = _objects.Cell
+    Outputs = _objects.Outputs
+    ProcessContext = _objects.ProcessContext
+    RecordContext = _objects.RecordContext
+    RecordLoop = _objects.RecordLoop
+    RunningTask = _objects.RunningTask
+    StateFuture = _objects.StateFuture
+    ValueCells = _objects.ValueCells
 
-_module, runs_in = _loaded()
-
-
-def accelerated(cls: C) -> C:
-    """Class decorator: replace the methods that the module in C has, too. Without it, the class stays as it is."""
-    if _module is not None:
-        _module.attach(cls)
-    return cls
-
-
-def is_on() -> bool:
-    """Return whether the module in C is used."""
-    return _module is not None and bool(_module.is_on())
-
-
-@contextmanager
-def in_python() -> Iterator[None]:
-    """Leave everything to Python. For tests."""
-    if _module is None:
-        yield
-        return
-    before = _module.switch(False)
-    try:
-        yield
-    finally:
-        _module.switch(before)
-
-
-if _module is not None:
-    run_at_once = _module.run_at_once
+__all__ = [
+    "LOOP_CODE",
+    "CachedHandle",
+    "Cell",
+    "Outputs",
+    "ProcessContext",
+    "RecordContext",
+    "RecordLoop",
+    "RunningTask",
+    "StateFuture",
+    "ValueCells",
+    "runs_in",
+]

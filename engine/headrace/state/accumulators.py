@@ -11,9 +11,8 @@ from headrace.api.batches import BundleAggregate
 from headrace.api.future import StateFuture
 from headrace.api.records import check_namespace, checked_namespaces
 from headrace.api.states import AggregatingState, ReducingState
-from headrace.native import accelerated
+from headrace.native import CachedHandle, Cell
 from headrace.state.backend import within
-from headrace.state.cells import Cell
 from headrace.state.store import Access
 from headrace.state.values import SingleHandle, SingleStore
 
@@ -163,11 +162,8 @@ class ReducingStore(AccumulatorStore):
         return accumulator
 
 
-@accelerated
 class AggregatingStore(AccumulatorStore):
     """Accumulators of an `AggregateFunction`."""
-
-    __slots__ = ("_add", "_get_result")
 
     def __init__(self, declared: AggregatingState[Any, Any, Any], *arguments: Any, **options: Any) -> None:
         """Take the declaration and the arguments of `StateStore`."""
@@ -234,6 +230,13 @@ class ReducingHandle(AccumulatorHandle, ReducingState[V]):
     """Live handle of a declared `ReducingState`, for the key of the code that runs."""
 
 
-@accelerated
-class AggregatingHandle(AccumulatorHandle, AggregatingState[In, Acc, Out]):
+class AggregatingHandle(CachedHandle, AccumulatorHandle, AggregatingState[In, Acc, Out]):
     """Live handle of a declared `AggregatingState`, for the key of the code that runs."""
+
+    def add_value(self, value: Any, ttl: timedelta | None) -> Any:
+        """Add `value` to the accumulator, which need not be cached."""
+        return AccumulatorHandle.add(self, value, ttl)
+
+    def read_result(self) -> Any:
+        """Read the result of the accumulator, which need not be cached."""
+        return AccumulatorHandle.get(self)

@@ -5,25 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.native import accelerated
-
-
-@accelerated
-class Cell:
-    """One entry: its decoded value, its TTL stamp (ms), and whether backend and cache differ.
-
-    `value` is None if there is none. `stored` is None until it is known whether the backend has the entry. `own_ttl` is
-    the entry's own lifetime (ms), 0 for the state's.
-    """
-
-    __slots__ = ("dirty", "own_ttl", "stamp", "stored", "value")
-
-    def __init__(self, value: Any, stamp: int, own_ttl: int = 0, *, stored: bool | None, dirty: bool = False) -> None:
-        self.value = value
-        self.stamp = stamp
-        self.own_ttl = own_ttl
-        self.stored = stored
-        self.dirty = dirty
+from headrace.native import Cell
 
 
 class Cells:

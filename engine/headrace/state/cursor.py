@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from headrace.api.future import StateFuture
 from headrace.api.states import StateIterator
+from headrace.native import Cell
 from headrace.state.backend import Page, after, end_of_group
-from headrace.state.cells import Cell, Cells
+from headrace.state.cells import Cells
 
 if TYPE_CHECKING:
     from headrace.state.store import Access, StateStore

@@ -8,8 +8,9 @@ from operator import attrgetter
 from typing import Any, cast
 
 from headrace.api.future import StateFuture
+from headrace.native import Cell
 from headrace.state.backend import Page, end_of_group, entry_group, entry_groups
-from headrace.state.cells import Cell, Cells
+from headrace.state.cells import Cells
 from headrace.state.cursor import END, PAGE, GroupCursor, LiveIterator, ReadyCursor, WalkedEntry, first_page
 from headrace.state.store import Access, Handle, More, StateStore
 

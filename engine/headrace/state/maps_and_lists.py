@@ -16,9 +16,10 @@ from typing import Any, TypeVar, cast
 from headrace.api.future import StateFuture
 from headrace.api.records import check_namespace, checked_namespaces
 from headrace.api.states import ListState, MapState, StateIterator
+from headrace.native import Cell
 from headrace.records.order import output_order
 from headrace.state.backend import Page, end_of_group
-from headrace.state.cells import Cell, Cells
+from headrace.state.cells import Cells
 from headrace.state.codec import KeyCodec
 from headrace.state.cursor import WalkedEntry
 from headrace.state.groups import GroupHandle, GroupStore

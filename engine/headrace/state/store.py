@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 from headrace.api.future import CallbackTask, StateFuture
 from headrace.api.records import check_namespace
 from headrace.api.ttl import StateTtl, milliseconds_of
-from headrace.native import accelerated
+from headrace.native import Cell
 from headrace.state.backend import (
     HEADER_SIZE,
     Action,
@@ -37,7 +37,7 @@ from headrace.state.backend import (
     unpack_header,
     unpacked,
 )
-from headrace.state.cells import Cell, Cells
+from headrace.state.cells import Cells
 from headrace.state.codec import Codec
 from headrace.state.ttl import NO_HISTORY, AccessTimes, EntryLifetimes, LiveTtl
 
@@ -216,12 +216,8 @@ class StoreStatistics:
     """Entries that a read found expired."""
 
 
-@accelerated
 class StateStore:
     """Store of one declared state, for the duration of one task."""
-
-    __slots__ = ("__dict__", "_done", "_loading", "_task", "_ttl", "blocking", "hits")
-    # What each call needs has a slot, which the module in C finds.
 
     def __init__(
         self,

@@ -33,7 +33,6 @@ from headrace import (
     Timestamp,
     UpdateType,
     ValueState,
-    native,
 )
 from headrace.api.functions import function_types
 from headrace.api.graph import UpsertMaterialize
@@ -408,13 +407,6 @@ def test_steps_of_the_watermark_change_nothing(name, items, cuts, steps):
 )
 def test_steps_of_the_watermark_change_no_chain(first, second, third, items, **ways):
     check((first, second, *([] if third is None else [third])), items, **ways)
-
-
-@examples(4)
-@given(chain=st.lists(st.sampled_from([*STREAMS]), min_size=2, max_size=2), items=event_lists(), **ways)
-def test_chains_in_python_alone_are_the_same(chain, items, **ways):
-    with native.in_python():
-        check(tuple(chain), items, **ways)
 
 
 @examples(2)

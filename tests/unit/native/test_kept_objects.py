@@ -13,20 +13,20 @@ from headrace import (
     AggregatingState,
     KeyedProcessFunction,
     Process,
+    RowKind,
     StateFuture,
     Struct,
     ValueState,
-    native,
 )
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Element
 from headrace.execution.keyed_process import KeyedProcess
+from headrace.execution.process_context import ProcessContext
+from headrace.native import RecordLoop
 from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 from headrace.state.values import BlockingValueStore, ValueStore
-
-pytestmark = pytest.mark.skipif(not native.is_on(), reason="the module in C is not compiled, or switched off")
 
 
 class Event(Struct):
@@ -165,10 +165,11 @@ def test_aggregate_function_may_use_the_state():
         await f.texts.add(event.key)
         ctx.collect(Line(await f.texts.get()))
 
-    with native.in_python():
-        expected = run(Reading(add), events("aaa"))
-    assert len(expected) == 3
-    assert run(Reading(add), events("aaa")) == expected
+    assert run(Reading(add), events("aaa")) == [
+        "a[-]",
+        "a[-]a[a[-]]",
+        "a[-]a[a[-]]![-]a[a[-]a[a[-]]![-]]",
+    ]
 
 
 def test_later_record_may_await_a_kept_answer():
@@ -288,23 +289,10 @@ def test_wrong_arguments_are_refused(store, function):
     mine, *_ = process_of(function).stores
     with pytest.raises(TypeError, match="positional argument"):
         store.update(mine)
-    with pytest.raises(TypeError, match="positional arguments but 11 were given"):
+    with pytest.raises(TypeError, match="positional arguments but 1. were given"):
         store.update(mine, *range(10))
-    with pytest.raises(TypeError, match="descriptor"):
+    with pytest.raises((TypeError, AttributeError)):
         store.value(5)
-
-
-def test_class_may_be_attached_twice():
-    assert native.accelerated(ValueStore) is ValueStore
-    assert run(Scripted(nothing), events()) == []
-    with native.in_python():
-        assert run(Scripted(nothing), events()) == []
-
-
-@pytest.mark.parametrize("cls", [5, int, Event])
-def test_unknown_class_is_refused(cls):
-    with pytest.raises(TypeError):
-        native.accelerated(cls)
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
@@ -334,6 +322,21 @@ def test_endless_recursion_is_an_error_of_the_function():
             run(function, events())
 
 
+def loop_of(process, function):
+    """Return the loop of a process, with another function."""
+    return RecordLoop(
+        process.controller,
+        ProcessContext,
+        process._outputs,
+        process.timers,
+        (function,),
+        tuple(RowKind),
+        process.due,
+        process.before,
+        None,
+    )
+
+
 def test_code_may_be_any_awaitable():
     class _Wrapped:
         """Something other than a coroutine that can be awaited."""
@@ -349,12 +352,12 @@ def test_code_may_be_any_awaitable():
 
     process = process_of(Scripted(tell))
     (method,) = process._inputs
-    process._inputs = (lambda event, ctx: _Wrapped(method(event, ctx)),)
+    process._loop = loop_of(process, lambda event, ctx: _Wrapped(method(event, ctx)))
     assert run(None, events(), process) == ["1", "1", "2", "2"]
 
 
 def test_code_that_cannot_be_awaited_is_refused():
     process = process_of(Scripted(nothing))
-    process._inputs = (lambda *_: 5,)
+    process._loop = loop_of(process, lambda *_: 5)
     with pytest.raises(UserFunctionError, match="can't be used in 'await'"):
         run(None, events(), process)

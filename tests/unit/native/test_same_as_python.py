@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -31,6 +36,7 @@ from headrace.options import AsyncStateOptions, EventOrder, KeyOrder
 from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
+from tests.jobs.home import PROJECT
 from tests.unit.support.deferred import Deferred
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.hand_executor import DrawnExecutor
@@ -322,7 +328,7 @@ def act_lists(draw, names, failing, max_size=25):
     return records
 
 
-pytestmark = pytest.mark.skipif(not native.is_on(), reason="the module in C is not compiled, or switched off")
+pytestmark = pytest.mark.skipif(native.runs_in != "C", reason="the module in C is not compiled, or switched off")
 
 
 @dataclass(frozen=True)
@@ -422,24 +428,51 @@ def text_of(error):
     return type(error), lines[0], lines[-1]
 
 
-def assert_same(function, records, setting):
-    with native.in_python():
-        expected = outcome(function, records, setting)
-    assert outcome(function, records, setting) == expected
+def serve():
+    """Answer cases that come by the standard input with their outcomes, until it ends. In a process of its own."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what code prints is no answer
+    with contextlib.suppress(EOFError):
+        while True:
+            case = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that started this one
+            pickle.dump((native.runs_in, outcome(*case)), answers)
+            answers.flush()
+
+
+@pytest.fixture(scope="module")
+def in_python():
+    """Return a function that gives the outcome of a case in a process without the objects in C."""
+    with subprocess.Popen(
+        [sys.executable, "-c", f"from {__name__} import serve; serve()"],
+        cwd=PROJECT,
+        env={**os.environ, "HEADRACE_PURE_PYTHON": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+
+        def ask(case):
+            pickle.dump(case, process.stdin)
+            process.stdin.flush()
+            runs_in, outcome = pickle.load(process.stdout)  # noqa: S301 - from a process of this test
+            assert runs_in == "Python (HEADRACE_PURE_PYTHON is 1)"
+            return outcome
+
+        yield ask
+        process.stdin.close()
 
 
 @given(case=async_cases)
-def test_coroutines_give_the_same(case):
-    assert_same(*case)
+def test_coroutines_give_the_same(in_python, case):
+    assert outcome(*case) == in_python(case)
 
 
 @given(case=plain_cases)
-def test_plain_functions_give_the_same(case):
-    assert_same(*case)
+def test_plain_functions_give_the_same(in_python, case):
+    assert outcome(*case) == in_python(case)
 
 
 @pytest.mark.long
 @examples(3_000)
 @given(case=async_cases | plain_cases)
-def test_many_more_programs_give_the_same(case):
-    assert_same(*case)
+def test_many_more_programs_give_the_same(in_python, case):
+    assert outcome(*case) == in_python(case)

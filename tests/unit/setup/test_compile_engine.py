@@ -29,7 +29,7 @@ def clone(tmp_path) -> Path:
     shutil.copy(PROJECT / SCRIPT, tmp_path / SCRIPT)
     (tmp_path / NATIVE).mkdir(parents=True)
     shutil.copy(PROJECT / "engine/headrace/__init__.py", tmp_path / "engine/headrace")
-    for name in ("__init__.py", "_engine.c"):
+    for name in ("__init__.py", "objects.py", "_objects.c"):
         shutil.copy(PROJECT / NATIVE / name, tmp_path / NATIVE)
     return tmp_path
 
@@ -72,7 +72,7 @@ def test_compiled_engine_runs_in_c(clone):
 @needs_compiler
 def test_module_of_another_source_is_not_loaded(clone):
     python(clone, SCRIPT)
-    with (clone / NATIVE / "_engine.c").open("a") as source:
+    with (clone / NATIVE / "_objects.c").open("a") as source:
         source.write("/* another version */\n")
     assert python(clone, "-c", RUNS_IN) == (0, "Python (the module in C is not compiled)")
     python(clone, SCRIPT)
@@ -100,7 +100,7 @@ def test_engine_in_an_archive_runs_in_python(clone):
 def test_missing_compiler_is_said_plainly(clone, programs):
     assert python(clone, SCRIPT, PATH=str(programs)) == (
         1,
-        "The engine runs in Python: no C compiler was found (gcc or clang). It works the same, at 60 % of the speed.",
+        "The engine runs in Python: no C compiler was found (gcc or clang). It works the same, at 45 % of the speed.",
     )
 
 
@@ -122,7 +122,7 @@ def test_failure_removes_the_older_module(clone, programs):
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("exit 1", "could not compile _engine.c"),
+        ("exit 1", "could not compile _objects.c"),
         ('while [ "$1" != -o ]; do shift; done; echo half >"$2"', "made cannot be loaded"),
     ],
 )

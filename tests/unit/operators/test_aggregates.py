@@ -147,7 +147,10 @@ def test_result_may_hold_a_record():
         ),
         ({"window_start": str}, r"'window_start' of Result is str, but window_start gives int"),
         ({"key": int}, r"'key' of Result is int, but key_by\('key'\) gives typing.Literal"),
-        ({"total": Annotated[str, Sum("name")]}, r"Sum\('name'\): 'name' is str \| None, and only int, float and Decimal"),
+        (
+            {"total": Annotated[str, Sum("name")]},
+            r"Sum\('name'\): 'name' is str \| None, and only int, float and Decimal",
+        ),
         ({"most": Annotated[Colour, Max("colour")]}, r"Max\('colour'\): 'colour' is Colour, and only"),
         ({"most": Annotated[int, ArgMax("number", by="tags")]}, r"by?.*'tags' is list\[str\], and only"),
         (

@@ -40,7 +40,7 @@ class Ask(AsyncFunction[Purchase, Purchase]):
         self._service.note("asked", purchase.seq)
         await asyncio.sleep(0.001 * (purchase.seq % 3))
         if purchase.seq >= self._service.down_from():
-            raise Unavailable(f"no answer for {purchase.seq}")
+            raise Unavailable(f"no response for {purchase.seq}")
         self._service.note("answered", purchase.seq)
         return [purchase]
 

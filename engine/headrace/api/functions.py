@@ -339,7 +339,7 @@ class AsyncFunction(abc.ABC, Generic[In, Out]):
         It should not call the service. Raises `TimeoutError` unless overridden; the operator's `on_failure` then says
         what happens to the record.
         """
-        raise TimeoutError(f"no answer in time for {record!r:.300}")
+        raise TimeoutError(f"no response in time for {record!r:.300}")
 
     def default(self, record: In, error: Exception, /) -> list[Out]:
         """Return the records to emit for a record that failed for good, where the operator has `on_failure=OnFailure.DEFAULT`.

@@ -145,7 +145,7 @@ put_back(PyObject *object, Py_ssize_t size, FreeList *list)
     if (list != NULL && list->type == NULL && has_no_more(type, size)) {
         list->type = (PyTypeObject *)Py_NewRef((PyObject *)type);
     }
-    if (list != NULL && list->type == type && list->count < MOST_FREE) {
+    if (list != NULL && list->type == type && type->tp_finalize == NULL && list->count < MOST_FREE) {
         list->objects[list->count++] = object;
     }
     else {
@@ -185,6 +185,9 @@ clear_fields(PyObject *object, size_t end)
     static void Type##_dealloc(PyObject *self) \
     { \
         PyTypeObject *type = Py_TYPE(self); \
+        if (type->tp_finalize != NULL && PyObject_CallFinalizerFromDealloc(self) < 0) { \
+            return; /* a `__del__` that the class got later has revived it */ \
+        } \
         PyObject_GC_UnTrack(self); \
         Py_TRASHCAN_BEGIN(self, Type##_dealloc) /* a chain of objects may be long */ \
         clear_fields(self, end); \
@@ -216,6 +219,13 @@ init_subclass(PyTypeObject *base, PyObject *class, PyObject *kwargs)
     return result;
 }
 
+/* Return whether an attribute of a class is a method of C, or the copy that a derived class has of it. */
+static int
+is_copy(PyObject *attribute, PyMethodDef *method)
+{
+    return Py_IS_TYPE(attribute, &PyMethodDescr_Type) && ((PyMethodDescrObject *)attribute)->d_method == method;
+}
+
 /* `__init_subclass__`: make a derived class as fast as its base. It gets the methods of the base as its own, unless it has others:
  * CPython (3.11 to 3.14) calls a method of C at once on objects of the very class that it belongs to. Its objects end as those of the base
  * if they have no more fields. Both together save a twentieth of the framework's cost. */
@@ -231,10 +241,21 @@ adopt(PyTypeObject *base, PyMethodDef *methods, PyObject *class, PyObject *kwarg
     }
     for (PyMethodDef *method = methods; !(method->ml_flags & METH_CLASS); method++) {
         PyObject *inherited = PyObject_GetAttrString(class, method->ml_name), *own = NULL;
-        if (inherited != NULL && Py_IS_TYPE(inherited, &PyMethodDescr_Type)) {
+        Py_ssize_t parents = PyTuple_GET_SIZE(type->tp_mro);
+        for (Py_ssize_t place = 1; inherited != NULL && place < parents && is_copy(inherited, method); place++) {
+            PyObject *parent = PyTuple_GET_ITEM(type->tp_mro, place); /* its override is behind the copy of another base */
+            if (PyType_IsSubtype((PyTypeObject *)parent, base)) {
+                Py_SETREF(inherited, PyObject_GetAttrString(parent, method->ml_name));
+                own = inherited == NULL || is_copy(inherited, method) ? NULL : Py_NewRef(inherited);
+            }
+        }
+        if (inherited != NULL && own == NULL && is_copy(inherited, method)) {
             own = PyDescr_NewMethod((PyTypeObject *)class, method);
         }
         int failed = own == NULL ? PyErr_Occurred() != NULL : PyObject_SetAttrString(class, method->ml_name, own) < 0;
+        if (own != NULL && !failed && is_copy(own, method) && method->ml_flags & METH_COEXIST) { /* `__await__`, which `await` does not call */
+            type->tp_as_async->am_await = base->tp_as_async->am_await;
+        }
         Py_XDECREF(inherited);
         Py_XDECREF(own);
         if (failed) {
@@ -348,10 +369,19 @@ Waiter_next(PyObject *self)
     return Waiter_send(self, Py_None, &result) == PYGEN_NEXT ? result : stop_with(result);
 }
 
+static PyObject *
+Waiter_send_called(PyObject *self, PyObject *Py_UNUSED(sent))
+{
+    return Waiter_next(self);
+}
+
+static PyMethodDef Waiter_methods[] = {{"send", Waiter_send_called, METH_O, NULL}, {NULL, NULL, 0, NULL}};
+
 LIFE_OF(Waiter, offsetof(Waiter, has_waited), NULL)
 
 static PyType_Slot Waiter_slots[] = {
-    {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, Waiter_next}, {Py_am_send, Waiter_send}, LIFE_SLOTS(Waiter), {0, NULL}};
+    {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, Waiter_next}, {Py_am_send, Waiter_send}, {Py_tp_methods, Waiter_methods},
+    LIFE_SLOTS(Waiter), {0, NULL}};
 
 static PyType_Spec Waiter_spec = {
     "headrace.native._objects.Waiter", sizeof(Waiter), 0,
@@ -359,14 +389,10 @@ static PyType_Spec Waiter_spec = {
 
 /* ------------------------------------------------------------------------------------------ StateFuture */
 
-/* `__await__`. A future that need not wait is its own iterator, which returns the answer at once. */
+/* `__await__` where code calls it, for a `yield from`, which takes only what has an `__iter__`. */
 static PyObject *
-StateFuture_await(PyObject *self)
+StateFuture_await_called(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    int waits = future_waits((StateFuture *)self);
-    if (waits <= 0) {
-        return waits < 0 ? NULL : Py_NewRef(self);
-    }
     Waiter *waiter = PyObject_GC_New(Waiter, Waiter_Type);
     if (waiter != NULL) {
         waiter->future = Py_NewRef(self);
@@ -374,6 +400,14 @@ StateFuture_await(PyObject *self)
         PyObject_GC_Track(waiter);
     }
     return (PyObject *)waiter;
+}
+
+/* `await`. A future that need not wait is its own iterator, which returns the answer at once. */
+static PyObject *
+StateFuture_await(PyObject *self)
+{
+    int waits = future_waits((StateFuture *)self);
+    return waits < 0 ? NULL : waits == 0 ? Py_NewRef(self) : StateFuture_await_called(self, NULL);
 }
 
 /* Go on with an `await`: with this slot, an answer is no `StopIteration`. */
@@ -399,6 +433,7 @@ static PyMemberDef StateFuture_members[] = {
 ADOPTS(StateFuture)
 
 static PyMethodDef StateFuture_methods[] = {
+    {"__await__", StateFuture_await_called, METH_NOARGS | METH_COEXIST, "Return an iterator, which returns the answer."},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Return the type with a parameter."}, ADOPTED(StateFuture),
     {NULL, NULL, 0, NULL}};
 
@@ -507,6 +542,11 @@ Outputs_init(PyObject *self, PyObject *args, PyObject *kwargs)
         PyErr_Format(PyExc_TypeError, "%R must be a tuple without more fields", emitted);
         return -1;
     }
+    PyObject *empty = PyObject_CallMethod((PyObject *)&PyTuple_Type, "__new__", "O()", emitted); /* no struct sequence */
+    if (empty == NULL) {
+        return -1;
+    }
+    Py_DECREF(empty);
     Outputs *outputs = (Outputs *)self;
     SET(outputs->emitted, Py_NewRef((PyObject *)emitted));
     SET(outputs->insert, Py_NewRef(insert));
@@ -648,7 +688,8 @@ read_collected(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObj
             : PyUnicode_CompareWithASCIIString(name, "timestamp") == 0           ? timestamp
                                                                                  : NULL;
         if (argument == NULL || *argument != NULL) {
-            PyErr_Format(PyExc_TypeError, "collect() got an unexpected keyword argument '%U'", name);
+            PyErr_Format(PyExc_TypeError, argument == NULL ? "collect() got an unexpected keyword argument '%U'"
+                                                           : "collect() got multiple values for argument '%U'", name);
             return -1;
         }
         *argument = args[nargs + place];
@@ -664,8 +705,8 @@ ProcessContext_collect(PyObject *self, PyObject *const *args, Py_ssize_t nargs, 
     if (read_collected(args, nargs, kwnames, &kind, &timestamp) < 0) {
         return NULL;
     }
-    if (!IS_A(context->outputs, Outputs)) {
-        PyErr_SetString(PyExc_TypeError, "a context needs Outputs");
+    if (!IS_A(context->outputs, Outputs) || ((Outputs *)context->outputs)->emitted == NULL) {
+        PyErr_SetString(PyExc_TypeError, "a context needs Outputs, which have been initialized");
         return NULL;
     }
     Outputs *outputs = (Outputs *)Py_NewRef(context->outputs);
@@ -713,7 +754,7 @@ static void
 leave(Entry *entry)
 {
     Py_DECREF(entry->context);
-    Py_DECREF(entry->cell);
+    Py_XDECREF(entry->cell);
     Py_DECREF(entry->timestamp);
 }
 
@@ -728,8 +769,10 @@ waits(ValueCells *cells, PyObject *context)
         return 0;
     }
     PyObject *id = PyLong_FromVoidPtr(context);
-    int is_waiting = id == NULL ? -1 : PyDict_Contains(cells->loading, id);
+    PyObject *loading = Py_NewRef(cells->loading);
+    int is_waiting = id == NULL ? -1 : PyDict_Contains(loading, id);
     Py_XDECREF(id);
+    Py_DECREF(loading);
     return is_waiting;
 }
 
@@ -748,6 +791,7 @@ enter(ValueCells *cells, PyObject *suffix, Entry *entry)
         || !PyDict_CheckExact(cells->cells)) {
         return is_waiting < 0 ? -1 : 0;
     }
+    *entry = (Entry){Py_NewRef(context), NULL, Py_NewRef(timestamp)}; /* a key of the dict may run code */
     Py_INCREF(name);
     if (suffix != NULL && PyBytes_GET_SIZE(suffix)) {
         PyBytes_Concat(&name, suffix);
@@ -755,9 +799,10 @@ enter(ValueCells *cells, PyObject *suffix, Entry *entry)
     PyObject *cell = name == NULL ? NULL : PyDict_GetItemWithError(cells->cells, name);
     Py_XDECREF(name);
     if (!IS_EXACTLY(cell, Cell) || ((Cell *)cell)->value == NULL) {
+        leave(entry);
         return PyErr_Occurred() ? -1 : 0;
     }
-    *entry = (Entry){Py_NewRef(context), (Cell *)Py_NewRef(cell), Py_NewRef(timestamp)};
+    entry->cell = (Cell *)Py_NewRef(cell);
     return 1;
 }
 
@@ -776,12 +821,16 @@ answer(ValueCells *cells, PyObject *value)
     if (value == Py_None) {
         return Py_NewRef(done);
     }
-    StateFuture *future = (StateFuture *)allocate(Py_TYPE(done), &free_futures);
-    if (future != NULL) {
-        future->done = Py_NewRef(Py_True);
-        future->answer = Py_NewRef(value);
-        future->task = Py_NewRef(cells->task);
+    PyObject *task = Py_NewRef(cells->task), *type = Py_NewRef((PyObject *)Py_TYPE(done));
+    StateFuture *future = (StateFuture *)allocate((PyTypeObject *)type, &free_futures); /* may run the collector */
+    Py_DECREF(type);
+    if (future == NULL) {
+        Py_DECREF(task);
+        return NULL;
     }
+    future->done = Py_NewRef(Py_True);
+    future->answer = Py_NewRef(value);
+    future->task = task;
     return (PyObject *)future;
 }
 
@@ -912,15 +961,17 @@ enter_accumulator(CachedHandle *handle, Accumulator *at)
         || handle->suffix == NULL || !PyBytes_CheckExact(handle->suffix)) {
         return 0;
     }
+    Py_INCREF(store);
     int is_cached = enter(store, handle->suffix, &at->entry);
+    if (is_cached > 0 && (at->entry.cell->value == Py_None || store->add == NULL || store->get_result == NULL)) {
+        leave(&at->entry); /* the store makes the first accumulator */
+        is_cached = 0;
+    }
     if (is_cached <= 0) {
+        Py_DECREF(store);
         return is_cached;
     }
-    if (at->entry.cell->value == Py_None) { /* the store makes the first accumulator */
-        leave(&at->entry);
-        return 0;
-    }
-    at->store = (ValueCells *)Py_NewRef((PyObject *)store);
+    at->store = store;
     at->accumulator = Py_NewRef(at->entry.cell->value);
     return 1;
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from decimal import Context, Decimal
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import lru_cache
 from typing import Annotated, get_args
 
@@ -46,9 +46,22 @@ def Digits(precision: int, scale: int) -> msgspec.Meta:  # noqa: N802 - it reads
 
 def digits_of(annotation: object) -> tuple[int, int] | None:
     """Return the digits that an annotation declares: all, and those behind the point. None without any."""
-    extra = annotation.extra if isinstance(annotation, msgspec.Meta) and annotation.extra else {}
-    own: tuple[int, int] | None = extra.get(DIGITS)
-    return own or next(filter(None, map(digits_of, get_args(annotation))), None)
+    if isinstance(annotation, msgspec.Meta):
+        digits: tuple[int, int] | None = (annotation.extra or {}).get(DIGITS)
+        return digits
+    # The last metadata holds, as for columns: a field may narrow what an alias declares.
+    return next(filter(None, map(digits_of, reversed(get_args(annotation)))), None)
+
+
+def shortest(number: Decimal) -> Decimal:
+    """Return a finite decimal without zeros at its end: equal numbers have one text. Raises `ValueError` beyond 1,100 digits."""
+    try:
+        short = _EXACT.plus(number.normalize(_EXACT))
+        exponent = short.as_tuple().exponent
+        return short.quantize(Decimal(1), context=_EXACT) if isinstance(exponent, int) and exponent > 0 else short
+    except (InvalidOperation, Inexact):
+        msg = f"{number!s:.60} has too many digits for a key"
+        raise ValueError(msg) from None
 
 
 def with_digits(number: Decimal, precision: int, scale: int) -> Decimal | None:
@@ -60,6 +73,7 @@ def with_digits(number: Decimal, precision: int, scale: int) -> Decimal | None:
 
 
 _ANY_DIGITS = Context(prec=1_100)
+_EXACT = Context(prec=1_100, traps=[InvalidOperation, Inexact])
 
 
 class RowKind(enum.IntEnum):

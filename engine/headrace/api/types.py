@@ -145,13 +145,13 @@ def returned_type(method: str, function: Callable[..., Any]) -> type[Any]:
     raise TypeError(msg)
 
 
-def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return a function's annotations; an empty dictionary where they cannot be resolved."""
+def hints_of(function: Callable[..., Any], *, with_metadata: bool = False) -> dict[str, Any]:
+    """Return a function's annotations, without their metadata unless asked for; an empty dictionary where they cannot be resolved."""
     called = _called(function)
     if not hasattr(called, "__annotations__"):
         return {}
     try:
-        return get_type_hints(called)
+        return get_type_hints(called, include_extras=with_metadata)
     except (NameError, TypeError):  # a name, or an expression, that only type checkers can resolve
         return {}
 

@@ -289,7 +289,7 @@ def checkpoints(job: Job = None, limit: Limit = 20, branch: Branch = None) -> Re
         {
             **_checkpoint(checkpoint),
             "on_line": checkpoint.checkpoint_id in line,
-            "restorable": checkpoint.has_state and checkpoint.checkpoint_id not in lost,
+            "restorable": None if lost is None else checkpoint.has_state and checkpoint.checkpoint_id not in lost,
         }
         for checkpoint in reversed(listed)
     ]
@@ -305,8 +305,8 @@ def checkpoints(job: Job = None, limit: Limit = 20, branch: Branch = None) -> Re
     )
 
 
-def _lost(config: JobConfig, log: CheckpointLog, listed: Sequence[Checkpoint]) -> list[int]:
-    """Return the ids of the listed checkpoints that can no longer be restored; none where nobody can tell."""
+def _lost(config: JobConfig, log: CheckpointLog, listed: Sequence[Checkpoint]) -> list[int] | None:
+    """Return the ids of the listed checkpoints that can no longer be restored; None where nobody can tell."""
     from headrace.commit.restore_check import RestoreCheck
     from headrace.log.branches import Branches
 
@@ -316,8 +316,8 @@ def _lost(config: JobConfig, log: CheckpointLog, listed: Sequence[Checkpoint]) -
     try:
         forks = [branch.fork_id for branch in Branches(config).open] if config.branch is None else []
         return RestoreCheck(config, log.checkpoints, sinks).lost(listed, forks)
-    except StorageError:  # a sink or a log cannot be read: `verify` says so
-        return []
+    except StorageError:  # a sink or a log cannot be read, or a store does not answer: `verify` says so
+        return None
 
 
 def _lost_sentence(lost: list[int]) -> str:

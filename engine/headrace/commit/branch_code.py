@@ -126,15 +126,20 @@ def runs_in(branch: Branch, lineage: Sequence[Checkpoint]) -> list[EarlierRuns]:
     return runs
 
 
-def differences_to_file(config: JobConfig, branch: Branch, lineage: Sequence[Checkpoint] = ()) -> list[str]:
+def differences_to_file(
+    config: JobConfig, branch: Branch, lineage: Sequence[Checkpoint] = (), *, allow_other_code: bool = False
+) -> list[str]:
     """Return a sentence for each value that differs between the job's file of today and the branch's runs.
 
     `config` is the job's, as loaded, `lineage` the branch's. Compares only values that results depend on: code, sources, watermarks,
-    services. The last run counts, and each earlier one whose results are on the lineage. Of a branch that never ran, compares its settings.
+    services. The last run counts, and each earlier one whose results are on the lineage; with `allow_other_code`, earlier runs may be of another
+    pipeline. Of a branch that never ran, compares its settings.
     """
     today = dict(_values(config))
     ran = dict(_values(config_of(config, branch))) if branch.ran_with is None else branch.ran_with
     runs = [(f" up to checkpoint {run.until}", run.ran_with) for run in runs_in(branch, lineage)]
+    if allow_other_code:
+        runs = [(when, {**values, _PIPELINE: today[_PIPELINE]}) for when, values in runs]
     return [
         f"branch '{branch.name}' ran {_shown(key, values.get(key))}{when}, and the job's file says "
         f"{today.get(key, 'nothing about it')}"

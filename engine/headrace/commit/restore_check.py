@@ -17,7 +17,7 @@ from headrace.errors import SinkMismatchError, StorageError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.lineage import Lineage
 from headrace.log.marks import open_intents
-from headrace.log.sink_history import SinkHistory
+from headrace.log.sink_history import ShortHistoryError, SinkHistory
 from headrace.names import counted
 from headrace.storage.damage import FileDamage
 from headrace.storage.refusals import reason_of
@@ -117,8 +117,12 @@ class RestoreCheck:
     def _is_complete(self, checkpoint: Checkpoint) -> bool:
         try:
             return self.problem(checkpoint) is None
-        except (SinkMismatchError, StorageError):  # the sink never had the checkpoint, or its history is too short
+        except SinkMismatchError:  # the sink never had the checkpoint
             return False
+        except StorageError as error:
+            if isinstance(error, ShortHistoryError) or error.is_missing:
+                return False
+            raise
 
     def _versions(self, target: Checkpoint) -> Iterator[TableVersion]:
         """Yield the target versions of the state tables, whose present versions may be damaged too, and of sinks that a restore changes."""

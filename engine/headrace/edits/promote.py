@@ -276,7 +276,7 @@ class Promotion:
         files of the fork are gone; `FencedError` while a run holds the branch, or takes it meanwhile. Nothing has changed then.
         """
         with open_job(self.on_branch, self.job.run_id) as own:
-            self.refuse_unless_safe(own)
+            self.refuse_unless_safe(own, allow_other_code=allow_other_code)
             if not allow_other_code:
                 self._refuse_other_code(own)
             self.job.write_sinks_as(sinks_of(self.on_branch, own.log))
@@ -286,7 +286,7 @@ class Promotion:
         finish_promotion(self.job.config, promoted)
         return promoted
 
-    def refuse_unless_safe(self, own: OpenJob) -> None:
+    def refuse_unless_safe(self, own: OpenJob, *, allow_other_code: bool = False) -> None:
         """Raise the errors of `promote`. Writes nothing."""
         job, name = self.job.config.job, self.branch.name
         lineage, origin = self._origin_lineage(), self._origin
@@ -321,15 +321,15 @@ class Promotion:
                 f"it in ({catch_up_call(self.job.config, self.branch)}), then promote it.{_about_topics(self.job.config)}"
             )
             raise ConfigError(msg)
-        self._refuse_other_settings(own)
+        self._refuse_other_settings(own, allow_other_code=allow_other_code)
 
-    def _refuse_other_settings(self, own: OpenJob) -> None:
+    def _refuse_other_settings(self, own: OpenJob, *, allow_other_code: bool) -> None:
         config, branch, lineage = (
             self.job.config,
             Branches(self.job.config).get(self.branch.name),
             own.lineage.checkpoints,
         )
-        if differences := differences_to_file(config, branch, lineage):
+        if differences := differences_to_file(config, branch, lineage, allow_other_code=allow_other_code):
             bring_back = "" if runs_in(branch, lineage) else f"Write into {config.file} what the branch ran with, or "
             anew = f"{bring_back}compute the branch anew with what the file says: {_compute_anew(config, branch)}"
             msg = (

@@ -80,6 +80,10 @@ def foreign_owner(sink: Sink, table: Snapshot, claim: Claim | None) -> int | Non
     return None if owner is None or (claim is not None and owner == claim.owner) else owner
 
 
+class ShortHistoryError(StorageError):
+    """The history of a sink's table no longer reaches back to a publication."""
+
+
 class SinkHistory:
     """Publications of a job to a sink, as of construction. A sink that is gone has an empty history."""
 
@@ -133,7 +137,7 @@ class SinkHistory:
                 f"the history of {self._name} begins at version {self._first}, after what belongs to checkpoint "
                 f"{lineage.head.checkpoint_id if lineage.head else 0}. Nothing was committed: restore a later checkpoint."
             )
-            raise StorageError(msg)
+            raise ShortHistoryError(msg)
         return self._start
 
     def others_since(self, version: int) -> list[int]:

@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from headrace.api.batches import Bundle, BundledRecord
-from headrace.api.records import RowKind, Struct
+from headrace.api.records import RowKind, Struct, shortest
 from headrace.api.states import AggregateFunction, accumulator_type
 from headrace.operators._normalize import IN_WINDOW, unmatched
 from headrace.operators._value_types import BundledValues, reader
@@ -154,6 +154,9 @@ class DistinctAccumulator(Accumulator):
         if isinstance(value, float):
             _check_finite("CountDistinct", value)
             value += 0.0  # -0.0 and 0.0 are equal, and must have one text
+        elif isinstance(value, Decimal):
+            _check_finite("CountDistinct", value)
+            value = shortest(value)  # 1.5 and 1.50 as well
         return msgspec.json.encode(value, order="deterministic").decode()
 
     def together(self, state: dict[str, int], values: BundledValues, /) -> Callable[[], dict[str, int]] | None:
@@ -293,6 +296,7 @@ class DecimalSum(Accumulator):
     def add(self, state: DecimalTotal, value: Decimal, change: Change, /) -> DecimalTotal:
         """Return the state with a value (never None) added."""
         del change
+        _check_finite("a sum of decimals", value)
         return self._added(state, value, 1)
 
     def may_hold(self, state: DecimalTotal, value: Decimal, /) -> bool:
@@ -306,8 +310,8 @@ class DecimalSum(Accumulator):
 
     def together(self, state: DecimalTotal, values: BundledValues, /) -> Callable[[], DecimalTotal] | None:
         """Return what makes the state with values added."""
-        if values.type is not Decimal:
-            return None
+        if values.type is not Decimal or not all(map(math.isfinite, values.all)):
+            return None  # one by one, for the error
         return partial(self._added, state, reduce(_EXACT_SUMS.add, values.all, Decimal(0)), len(values.all))
 
     def merge(self, one: DecimalTotal, other: DecimalTotal, /) -> DecimalTotal:
@@ -500,7 +504,7 @@ class OwnAccumulator(Accumulator):
         return self._decoder.decode(msgspec.json.encode(state))
 
 
-def _check_finite(name: str, value: float) -> None:
+def _check_finite(name: str, value: float | Decimal) -> None:
     if not math.isfinite(value):
         msg = f"{name} met {value}, which can be neither compared nor stored: filter() such records, or give where=..."
         raise ValueError(msg)

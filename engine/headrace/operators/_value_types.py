@@ -62,7 +62,7 @@ def value_type(record: type[Struct], value: str | Callable[[Any], Any] | None) -
         check_field(record, value)
         return annotated_type(next(field.type for field in msgspec.structs.fields(record) if field.name == value))
     check_plain("an aggregate", value)
-    hints = hints_of(value)
+    hints = hints_of(value, with_metadata=True)
     return annotated_type(hints["return"]) if "return" in hints else _UNKNOWN
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.errors import StorageError
-from headrace.storage.damage import named_damage, plain, way_on
+from headrace.storage.damage import blames_content, named_damage, plain, way_on
 from headrace.storage.refusals import reason_of
 from headrace.storage.table import ADVICE, TableMissingError, damaged
 from headrace.tables.live_rows import MARK, null_refused
@@ -166,7 +166,7 @@ def unreadable(table: str, version: int | None, error: BaseException, job: str |
         kept = ", though the table's last version has it, so that no vacuum removes it" if file.size is None else ""
         return StorageError(f"{which} cannot be read: {file}{kept}. {way_on(file.uri)}")
     listed = "" if job is None else f": see 'headrace checkpoints {job}'"
-    if file is None and "arquet" in str(error):
+    if file is None and blames_content(error):
         of_job = "" if job is None else f" {job}"
         return StorageError(
             f"{which} cannot be read: {plain(str(error))}.\nA file of the table is damaged: 'headrace verify{of_job} --full' names it. "

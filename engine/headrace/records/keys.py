@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from datetime import date, datetime
-from decimal import Context, Decimal
-from functools import cache
-from typing import Any, Final, get_args
+from decimal import Decimal
+from functools import cache, partial
+from typing import Any, get_args
 
 import msgspec
 
 from headrace.api.graph import KeyBy
-from headrace.api.records import digits_of, with_digits
+from headrace.api.records import digits_of, shortest, with_digits
 
 _Form = Callable[[Any], object]
-_ALL_DIGITS: Final = Context(prec=1_100)
 _Scalar = str | int | float | bool | bytes | date
 
 
@@ -59,7 +58,16 @@ def _stored_form(annotation: object) -> _Form | None:
     if float in parts and int not in parts:
         return _plain_float
     digits = digits_of(annotation)
-    return None if digits is None else lambda value: with_digits(Decimal(value), *digits)
+    return None if digits is None else partial(_scaled, digits)
+
+
+def _scaled(digits: tuple[int, int], value: Any) -> Decimal:
+    number = Decimal(value)
+    scaled = with_digits(number, *digits) if number.is_finite() else None
+    if scaled is None:
+        msg = f"a key cannot be {value}: its field has {digits[0]} digits, {digits[1]} of them behind the point"
+        raise ValueError(msg)
+    return scaled
 
 
 def _plain_float(value: Any) -> float:
@@ -86,9 +94,7 @@ def _shortest(key: Decimal) -> Decimal:
     if not key.is_finite():
         msg = f"a key cannot be {key}: return another value, or None to put the record aside"
         raise ValueError(msg)
-    shortest = _ALL_DIGITS.plus(key.normalize(_ALL_DIGITS))
-    is_whole = shortest == shortest.to_integral_value()
-    return shortest.quantize(Decimal(1), context=_ALL_DIGITS) if is_whole else shortest
+    return shortest(key)
 
 
 def _finite(key: float) -> float:

@@ -7,7 +7,6 @@ a truth value. Times are the exception, since these formats have none: a number 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import NoneType
 from typing import Any, Final
 
 import msgspec
@@ -31,7 +30,7 @@ def to_column(values: Sequence[Any], column: Column, record: type[msgspec.Struct
     `record` has the field, and its default for rows without a value (`MISSING`); None: missing values are nulls. Nulls
     and values that the field does not allow are left for `headrace.records.source_values.fitting` to refuse.
     """
-    if isinstance(column.kind, ScalarKind) and {*map(type, values)} <= {column.kind.python, NoneType}:
+    if isinstance(column.kind, ScalarKind) and column.kind.keeps(values):
         try:
             return pa.array(values, column.type), {}
         except (pa.ArrowException, OverflowError, UnicodeEncodeError):

@@ -135,7 +135,7 @@ def _scalars(values: Sequence[Any], column: Column, kind: ScalarKind, *, sink: b
 def _checked(values: Sequence[Any], column: Column, kind: ScalarKind) -> Sequence[Any]:
     """Return values of a column's type as JSON would decode them. Raises `UnfitRecord` for any other value."""
     if kind.annotation is None:
-        is_plain = column.limits is None and {*map(type, values)} == {kind.python}
+        is_plain = column.limits is None and None not in values and kind.keeps(values)
         return values if is_plain else _plain(values, column, kind)
     wanted: Any = column.limits or kind.annotation
     if column.nullable:

@@ -155,7 +155,8 @@ def nearest_float(value: int | Decimal) -> float | None:
 def exact_decimal(value: float | Decimal | str) -> Decimal | None:
     """Return the decimal that a number shows, or a text of one; None for NaN, infinity and other texts."""
     if isinstance(value, str):
-        return Decimal(value) if _NUMBER.fullmatch(value) else None
+        number = parsed_decimal(value)
+        return None if isinstance(number, str) else number
     number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
     return number if number.is_finite() else None
 
@@ -211,7 +212,10 @@ def parsed_number(text: str) -> int | float | Decimal | str:
 
 def parsed_decimal(text: str) -> Decimal | str:
     """Parse a number with all its digits."""
-    return Decimal(text) if _NUMBER.fullmatch(text) else text
+    try:
+        return Decimal(text) if _NUMBER.fullmatch(text) else text
+    except InvalidOperation:  # an exponent that not even decimals have
+        return text
 
 
 def parsed_float(text: str) -> float | Decimal | str:

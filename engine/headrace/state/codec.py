@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
+from headrace.api.records import shortest
 from headrace.errors import StateSchemaError
 
 T = TypeVar("T")
@@ -89,7 +91,8 @@ class KeyCodec(Codec[T]):
             except (ValueError, OverflowError):
                 return super().encode(value)  # raises the error
         # 1 and 1.0 are one key of type float, so the text is made from the decoded value.
-        return encode(self.decode(super().encode(value)))
+        decoded = self.decode(super().encode(value))
+        return encode(shortest(decoded) if isinstance(decoded, Decimal) and decoded.is_finite() else decoded)
 
 
 _EXACT = 1 << 53

@@ -33,6 +33,16 @@ def plain(text: str) -> str:
     return _STEPS.sub(": ", _FRAMES.sub("", _COLOURS.sub("", text))).rstrip()
 
 
+_FILE_NAMES: Final = re.compile(r"\S+\.parquet\S*")
+_OF_A_STORE: Final = re.compile(r"Error performing|timed out|Object at location", re.IGNORECASE)
+
+
+def blames_content(error: BaseException | str) -> bool:
+    """Return whether an error of reading blames the content of a Parquet file, and not the storage that has it."""
+    text = str(error)
+    return _OF_A_STORE.search(text) is None and "arquet" in _FILE_NAMES.sub("", text)
+
+
 class FileDamage(NamedTuple):
     """Data file that is not as the log of its table says: its location, its size (None: it is gone) and the one in the log."""
 

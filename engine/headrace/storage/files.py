@@ -218,9 +218,9 @@ class Files(msgspec.Struct, frozen=True):
             size = file.size()
             begin, end = file.read_at(len(_MAGIC), 0), file.read_at(min(_FOOTER, size), max(0, size - _FOOTER))
             length = int.from_bytes(end[-8:-4], "little") + 8
-            footer = end if length <= len(end) else file.read_at(length, max(0, size - length))
-        if begin != _MAGIC or length + len(_MAGIC) > size:
-            return None
+            if begin != _MAGIC or length + len(_MAGIC) > size:  # a damaged length must not be read
+                return None
+            footer = end if length <= len(end) else file.read_at(length, size - length)
         try:
             return int(pq.read_metadata(pa.BufferReader(_MAGIC + footer[-length:])).num_rows)
         except (pa.ArrowException, OSError):  # no storage is asked any more: the bytes are wrong

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from headrace.errors import StorageError
-from headrace.storage.damage import FileDamage, named_damage
+from headrace.storage.damage import FileDamage, blames_content, named_damage
 from headrace.storage.files import Files
 from headrace.storage.overlay import is_elsewhere, resolved
 from headrace.storage.refusals import DamagedError
@@ -106,7 +106,7 @@ def naming_damage(table: Snapshot, storage: Options) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        if "arquet" not in str(error) or named_damage(error) is not None:
+        if not blames_content(error) or named_damage(error) is not None:
             raise
         files = {location_of(table.uri, path): file for path, file in logged_files(table).items()}
         with suppress(StorageError):  # the storage refuses: then the first error says more

@@ -23,13 +23,17 @@ from headrace import (
     ValueState,
 )
 from headrace.api.graph import KeyBy
+from headrace.api.records import digits_of
 from headrace.errors import ConfigError, UserFunctionError
 from headrace.operators import Avg, Count, CountDistinct, Max, Min, Rank, Sum, Tumbling
 from headrace.operators._ranking import sort_text
 from headrace.operators._value_types import ValueType
 from headrace.records.column_types import columns_of
 from headrace.records.keys import key_reader
+from headrace.records.value_arrays import UnfitRecord, to_array
+from headrace.state.codec import KeyCodec
 from headrace.testing import PipelineHarness
+from tests.unit.sources.source_reading import read_bytes
 from tests.unit.support.fuzzing import examples
 
 Money = Annotated[Decimal, Digits(12, 2)]
@@ -267,3 +271,99 @@ def test_join_by_decimals_of_other_scales_is_refused():
     right = pipeline.source("rates", FineRate, event_time="at").key_by("price")
     with pytest.raises(TypeError, match="a key must have the same type on both sides"):
         left.join("joined", right, emit=lambda sale, _: sale, how=JoinType.INNER, state_ttl=Lifetime.FOREVER)
+
+
+# -------------------------------------------------------------------------------------------------------------- long texts
+
+LONG = [
+    ("1.55" + "0" * 39, Decimal("1.55")),
+    ("1." + "0" * 106, Decimal("1.00")),
+    ("0." + "0" * 40 + "1", None),
+    ("1e999999999999999999999", None),
+    ("0e99999", Decimal("0.00")),
+    ("1.50e0", Decimal("1.50")),
+]
+
+
+@pytest.mark.parametrize(("text", "value"), LONG)
+@pytest.mark.parametrize("form", ["csv", "json number", "json text"])
+def test_long_text_of_a_decimal_is_exact_or_a_bad_row(text, value, form):
+    class Priced(Struct, frozen=True):
+        at: Timestamp
+        price: Money
+
+    if form == "csv":
+        outcome = read_bytes("csv", f"at,price\n1,{text}\n".encode(), Priced)
+    else:
+        written = text if form == "json number" else f'"{text}"'
+        outcome = read_bytes("json", f'{{"at": 1, "price": {written}}}\n'.encode(), Priced)
+    assert [record and record.price for record in outcome.records] == [value]
+    assert (value is None) == bool(outcome.errors)
+
+
+@examples(200)
+@given(st.integers(-(10**9), 10**9))
+def test_decimal_of_a_float_is_never_stored_as_another(cents):
+    price = Decimal(cents / 100)
+    (column,) = [column for column in columns_of(Sale) if column.name == "price"]
+    if price == round(price, 2):
+        assert to_array([price, Decimal("1.00")], column).to_pylist() == [price, Decimal("1.00")]
+    else:
+        with pytest.raises(UnfitRecord, match="which is not a decimal of 12 digits"):
+            to_array([price, Decimal("1.00")], column)
+
+
+def test_last_declared_digits_hold_for_columns_and_means():
+    class Means(Struct, frozen=True):
+        day: date
+        mean: Annotated[Money, Digits(38, 8), Avg("price")]
+
+    pipeline = sales().key_by("day").window(Tumbling(timedelta(days=1))).aggregate("means", Means).sink("out")
+    day = date(2026, 1, 31)
+    rows = rows_of(pipeline, [Sale(day, at, Decimal(price)) for at, price in enumerate((1, 2, 2))])
+    assert [row.mean for row in rows] == [Decimal("1.66666667")]
+    assert digits_of(Annotated[Money, Digits(38, 8)]) == (38, 8)
+
+
+def price_and_day(sale: Sale) -> tuple[Money, date]:
+    return sale.price, sale.day
+
+
+def test_function_with_declared_digits_ranks_decimals():
+    records = [Sale(date(2026, 1, day), day, Decimal(price)) for day, price in ((1, "2.00"), (2, "2.00"), (3, "1.99"))]
+    stream = sales().key_by(lambda _: "all").top("best", 1, by=price_and_day, result=Best, state_ttl=Lifetime.FOREVER)
+    assert rows_of(stream.sink("out"), records)[-1].day == date(2026, 1, 2)
+
+
+def written_twice(sale: Sale) -> Decimal:
+    return Decimal("1.5") if sale.at else Decimal("1.500")
+
+
+def infinite(_: Sale) -> Decimal:
+    return Decimal("Infinity")
+
+
+def test_equal_decimals_of_a_function_count_once():
+    class Prices(Struct, frozen=True):
+        day: date
+        n: Annotated[int, CountDistinct(written_twice)]
+
+    pipeline = sales().key_by("day").window(Tumbling(timedelta(days=1))).aggregate("prices", Prices).sink("out")
+    rows = rows_of(pipeline, [Sale(date(2026, 1, 31), at, Decimal(1)) for at in range(2)])
+    assert [row.n for row in rows] == [1]
+
+
+def test_equal_decimals_are_one_key_of_a_map():
+    codec = KeyCodec(Decimal, "state 'prices'")
+    assert {codec.encode(Decimal(text)) for text in ("1", "1.0", "1.00")} == {b'"1"'}
+    assert {codec.encode(Decimal(text)) for text in ("0", "-0", "0.00")} == {b'"0"'}
+
+
+def test_sum_refuses_infinite_decimals_before_they_are_stored():
+    class Totals(Struct, frozen=True):
+        day: date
+        total: Annotated[Decimal, Digits(38, 2), Sum(infinite)]
+
+    pipeline = sales().key_by("day").window(Tumbling(timedelta(days=1))).aggregate("totals", Totals).sink("out")
+    with pytest.raises(UserFunctionError, match="met Infinity"):
+        rows_of(pipeline, [Sale(date(2026, 1, 31), 0, Decimal(1))])

@@ -6,14 +6,16 @@ import os
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace import Pipeline, Struct, Timestamp
 from headrace.commit.verify import verify
 from headrace.errors import StorageError
 from headrace.readers.query import ask_once, reading
-from headrace.storage.damage import plain
+from headrace.storage.damage import blames_content, plain
 from headrace.storage.delta_table import DeltaStore
+from headrace.storage.files import Files
 from headrace.testing import PipelineHarness
 
 ROWS = pa.table({"a": [1, 2, 3]})
@@ -140,3 +142,27 @@ def test_verify_finds_a_log_that_is_cut_off(folder, way):
     (problem,) = [finding.detail for finding in verify(harness.config) if not finding.ok]
     assert f"file {entry} is damaged (50 bytes)" in problem
     assert way in problem
+
+
+def test_damaged_length_of_a_footer_is_never_read(tmp_path):
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"n": [1, 2, 3]}), file)
+    assert Files(str(file)).parquet_rows() == 3
+    content = bytearray(file.read_bytes())
+    content[-8:-4] = b"\xff\xff\xff\xff"
+    file.write_bytes(content)
+    assert Files(str(file)).parquet_rows() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "blamed"),
+    [
+        ("Parquet magic bytes not found in footer", True),
+        ("Couldn't deserialize thrift: in Parquet page header", True),
+        ("Generic S3 error: Error performing GET https://s3/lake/part-00001.parquet: operation timed out", False),
+        ("Object at location lake/part-00001.parquet not found", False),
+        ("No space left on device", False),
+    ],
+)
+def test_content_is_blamed_only_where_the_store_has_answered(text, blamed):
+    assert blames_content(OSError(text)) == blamed

@@ -433,9 +433,10 @@ class DecimalNumber(ScalarKind):
         return self._cast(array, problems)
 
     def _shown_by(self, array: pa.Array, problems: Problems) -> pa.Array:
-        """Return the decimals that floats show."""
+        """Return the decimals that floats show: a float of 32 bits shows 0.1, though as one of 64 bits it is 0.10000000149."""
         numbers: list[Decimal | None] = []
-        for position, value in enumerate(array.to_pylist()):
+        texts = (array.cast(pa.float32()) if pa.types.is_float16(array.type) else array).cast(pa.string())
+        for position, value in enumerate(texts.to_pylist()):
             number = None if value is None else exact_decimal(value)
             numbers.append(None if number is None else with_digits(number, self.precision, self.scale))
             if numbers[-1] is None and value is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from decimal import Decimal
 from functools import cache, partial
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -15,6 +15,7 @@ from headrace.api.graph import KeyBy
 from headrace.api.records import digits_of, shortest, with_digits
 
 _Form = Callable[[Any], object]
+_AS_THEY_ARE: Final = frozenset({str, int, bool})
 _Scalar = str | int | float | bool | bytes | date
 
 
@@ -76,6 +77,8 @@ def _plain_float(value: Any) -> float:
 
 def _normalised(key: object) -> object:
     """Return a key of a user's function, with -0.0 as 0.0. Raises `TypeError` for another type, `ValueError` for NaN."""
+    if type(key) in _AS_THEY_ARE:
+        return key
     if isinstance(key, tuple):
         parts = [_normalised(part) for part in key]
         return None if None in parts else tuple(parts)

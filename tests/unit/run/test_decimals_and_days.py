@@ -30,6 +30,7 @@ from headrace.operators._ranking import sort_text
 from headrace.operators._value_types import ValueType
 from headrace.records.column_types import columns_of
 from headrace.records.keys import key_reader
+from headrace.records.source_values import fitting
 from headrace.records.value_arrays import UnfitRecord, to_array
 from headrace.state.codec import KeyCodec
 from headrace.testing import PipelineHarness
@@ -299,6 +300,21 @@ def test_long_text_of_a_decimal_is_exact_or_a_bad_row(text, value, form):
         outcome = read_bytes("json", f'{{"at": 1, "price": {written}}}\n'.encode(), Priced)
     assert [record and record.price for record in outcome.records] == [value]
     assert (value is None) == bool(outcome.errors)
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
+def test_float_is_the_decimal_that_it_shows(kind):
+    (column,) = [column for column in columns_of(Sale) if column.name == "price"]
+    numbers = pa.chunked_array([pa.array([0.5, 2.25, 100, float("nan"), float("inf")], pa.float64()).cast(kind)])
+    values, problems = fitting(numbers, column)
+    assert values.to_pylist() == [Decimal("0.50"), Decimal("2.25"), Decimal(100), None, None]
+    assert [*problems] == [3, 4]
+
+
+def test_float_of_32_bits_is_a_tenth():
+    (column,) = [column for column in columns_of(Sale) if column.name == "price"]
+    values, problems = fitting(pa.chunked_array([pa.array([0.1, 1e9, 12345.67], pa.float32())]), column)
+    assert (values.to_pylist(), problems) == ([Decimal("0.10"), Decimal(10**9), Decimal("12345.67")], {})
 
 
 @examples(200)

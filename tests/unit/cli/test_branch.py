@@ -7,6 +7,7 @@ import json
 import pytest
 
 from headrace.cli.branch import with_options
+from headrace.commit.restore_check import RestoreCheck
 from headrace.config import load_job
 from headrace.edits.compact import compact
 from headrace.edits.fork import fork
@@ -195,3 +196,15 @@ def test_checkpoints_say_which_are_lost(headrace, job):
             restore(job.config, number, "a test", "somebody")
     for number in (1, 2, 4):
         restore(job.config, number, "a test", "somebody")
+
+
+def test_silent_store_leaves_lost_checkpoints_unknown(headrace, job, monkeypatch):
+    def refused(*_):
+        raise StorageError("503: slow down")
+
+    job.feed(("cyd", 3))
+    job.run()
+    monkeypatch.setattr(RestoreCheck, "_logged", refused)
+    listed = json.loads(headrace("checkpoints shop --json").stdout)["checkpoints"]
+    assert {checkpoint["restorable"] for checkpoint in listed} == {None}
+    assert "can no longer be restored" not in headrace("checkpoints shop").stdout

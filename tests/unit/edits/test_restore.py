@@ -194,3 +194,12 @@ def test_check_knows_the_lost_checkpoints(config):
         commit_purchase(job, "eve")
     lose(config, "1-ann.parquet")
     assert lost(config) == [1, 2, 3, 4]
+
+
+def test_silent_store_loses_no_checkpoint(config, monkeypatch):
+    def refused(*_):
+        raise StorageError("503: slow down")
+
+    monkeypatch.setattr(RestoreCheck, "_logged", refused)
+    with pytest.raises(StorageError, match="slow down"):
+        lost(config)

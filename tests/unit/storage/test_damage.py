@@ -164,5 +164,5 @@ def test_damaged_length_of_a_footer_is_never_read(tmp_path):
         ("No space left on device", False),
     ],
 )
-def test_content_is_blamed_only_where_the_store_has_answered(text, blamed):
+def test_silent_store_blames_no_content(text, blamed):
     assert blames_content(OSError(text)) == blamed

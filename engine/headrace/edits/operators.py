@@ -96,7 +96,7 @@ class RenameOperator(StateEdit[StoredOperator]):
         }
 
     def committed(self, job: OpenJob, checkpoint: Checkpoint) -> None:
-        """See `StateEdit.committed`."""
+        """Raise `ConfigError` if somebody has made a branch meanwhile."""
         _name_branches(job, checkpoint, f"operator '{self.old}' is '{self.new}' now")
 
     def _refuse_branches(self, job: JobView) -> None:
@@ -173,7 +173,7 @@ class DropOperator(StateEdit[StoredOperator]):
         }
 
     def committed(self, job: OpenJob, checkpoint: Checkpoint) -> None:
-        """See `StateEdit.committed`."""
+        """Raise `ConfigError` if somebody has made a branch meanwhile."""
         _name_branches(job, checkpoint, f"the state of operator '{self.operator}' is dropped")
 
     def _refuse_branches(self, job: JobView) -> None:

@@ -164,6 +164,16 @@ class ScalarKind(ColumnKind):
         del array
         return None
 
+    def _parsed(
+        self, array: pa.Array, texts: Sequence[str | None], parse: Callable[[str], Any], problems: Problems
+    ) -> list[Any]:
+        """Return what the `texts` of an array's values stand for; None for nulls, and for texts that stand for nothing: these are problems."""
+        values = [None if text is None else parse(text) for text in texts]
+        for position, (text, value) in enumerate(zip(texts, values, strict=True)):
+            if value is None and text is not None:
+                problems[position] = other_type(array[position], self)
+        return values
+
     def _refuse(self, value: Any) -> NoReturn:
         why = f"is {shown_plain(value)}, which is not {self}"
         raise UnfitValue(why)
@@ -271,10 +281,7 @@ class Time(Integer):
 
     def _written(self, array: pa.Array, problems: Problems) -> pa.Array:
         """Return texts of ISO 8601 in milliseconds; those between milliseconds rounded down where the kind says so."""
-        times = [None if text is None else iso_time(text) for text in array.to_pylist()]
-        is_no_time = [time is None for time in times]
-        for position in pc.indices_nonzero(pc.and_(array.is_valid(), pa.array(is_no_time, pa.bool_()))).to_pylist():
-            problems[position] = other_type(array[position], self)
+        times = self._parsed(array, array.to_pylist(), iso_time, problems)
         is_finer = pa.array([time is not None and time.is_finer and not self.floors for time in times], pa.bool_())
         refuse(array, is_finer, problems, TOO_FINE)
         return pa.array([None if time is None else time.milliseconds for time in times], pa.int64())
@@ -417,12 +424,11 @@ class DecimalNumber(ScalarKind):
             return None
         if type(value) not in {Decimal, int}:
             return super().exact(value)
-        return self._scaled(value, exact_decimal(value))
+        return self._fitting(value)
 
     def read(self, value: Any) -> Any:
         """Return a number, which JSON may write as a text to keep its digits."""
-        number = exact_decimal(value) if type(value) in _NUMBERS or isinstance(value, str) else None
-        return self._scaled(value, number)
+        return self._fitting(value) if type(value) in _NUMBERS or isinstance(value, str) else self._refuse(value)
 
     def fit(self, array: pa.Array, problems: Problems) -> pa.Array:
         """Return decimals."""
@@ -434,18 +440,17 @@ class DecimalNumber(ScalarKind):
 
     def _shown_by(self, array: pa.Array, problems: Problems) -> pa.Array:
         """Return the decimals that floats show: a float of 32 bits shows 0.1, though as one of 64 bits it is 0.10000000149."""
-        numbers: list[Decimal | None] = []
         texts = (array.cast(pa.float32()) if pa.types.is_float16(array.type) else array).cast(pa.string())
-        for position, value in enumerate(texts.to_pylist()):
-            number = None if value is None else exact_decimal(value)
-            numbers.append(None if number is None else with_digits(number, self.precision, self.scale))
-            if numbers[-1] is None and value is not None:
-                problems[position] = other_type(array[position], self)
-        return pa.array(numbers, self.type)
+        return pa.array(self._parsed(array, texts.to_pylist(), self._exactly, problems), self.type)
 
-    def _scaled(self, value: Any, number: Decimal | None) -> Decimal:
-        scaled = None if number is None else with_digits(number, self.precision, self.scale)
-        return self._refuse(value) if scaled is None else scaled
+    def _exactly(self, value: float | Decimal | str) -> Decimal | None:
+        """Return the number that a value shows at the column's digits; None for one that needs more, and for no number."""
+        number = exact_decimal(value)
+        return None if number is None else with_digits(number, self.precision, self.scale)
+
+    def _fitting(self, value: float | Decimal | str) -> Decimal:
+        number = self._exactly(value)
+        return self._refuse(value) if number is None else number
 
 
 _DIGITS_OF_INTEGERS: Final = 20
@@ -500,12 +505,7 @@ class Day(ScalarKind):
 
     def _written(self, array: pa.Array, problems: Problems) -> pa.Array:
         """Return the days of texts of ISO 8601."""
-        texts = array.to_pylist()
-        days = [None if text is None else iso_day(text) for text in texts]
-        for position, (text, day) in enumerate(zip(texts, days, strict=True)):
-            if day is None and text is not None:
-                problems[position] = other_type(array[position], self)
-        return pa.array(days, self.type)
+        return pa.array(self._parsed(array, array.to_pylist(), iso_day, problems), self.type)
 
 
 _FIRST_DAY: Final = (date.min - _EPOCH_DAY).days

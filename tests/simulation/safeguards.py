@@ -50,7 +50,7 @@ def nothing(*_: Any, **__: Any) -> None:
 def without_parent_syncs() -> Iterator[None]:
     """Skip the first sync of each commit: the sync of its parent."""
     this = local()
-    add, sync = MemoryStore._add_version, MemoryStore._sync_commit
+    add, sync = MemoryStore._add_version, MemoryStore.sync_commit
 
     def add_version(store: MemoryStore, parent: int, info: Any, change: Any) -> int:
         this.skips = True
@@ -65,7 +65,7 @@ def without_parent_syncs() -> Iterator[None]:
         else:
             sync(store, version)
 
-    with patch.object(MemoryStore, "_add_version", add_version), patch.object(MemoryStore, "_sync_commit", sync_commit):
+    with patch.object(MemoryStore, "_add_version", add_version), patch.object(MemoryStore, "sync_commit", sync_commit):
         yield
 
 
@@ -109,7 +109,7 @@ SAFEGUARDS: dict[str, Removal] = {
     "the comparison of their lives": lambda: patch.object(SinkPosition, "foreign", nothing),
     "the search for files before a restore": lambda: patch.object(RestoreCheck, "refuse_unless_restorable", nothing),
     "the sync of staged files": lambda: patch.object(Files, "sync", nothing),
-    "the sync of commits": lambda: patch.object(MemoryStore, "_sync_commit", nothing),
+    "the sync of commits": lambda: patch.object(MemoryStore, "sync_commit", nothing),
     "the sync of a commit's parent": without_parent_syncs,
     "the sync of a sink that has the last checkpoint already": lambda: patch.object(publish, "_sync", nothing),
     "the fence that undoes what was not committed": lambda: patch.object(

@@ -67,7 +67,7 @@ print(cost.cpu)
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems adopt no orphans")
 def test_cpu_of_process_counts_whose_parent_has_ended(tmp_path):
     command = [sys.executable, "-c", ORPHAN, str(tmp_path / "done")]
-    assert float(subprocess.check_output(command, text=True)) >= 0.3
+    assert float(subprocess.check_output(command, text=True)) > 0.29
 
 
 MADE = {

@@ -191,6 +191,7 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage, claim: Claim 
         return False
     try:
         with doing(f"checkpoint {number} in sink '{sink.name}' at {sink.uri}", _is_committed(number)):
+            sink.sync_commits(table)
             files = checkpoint.outputs.get(sink.name, [])
             if checkpoint.kind is Kind.RESTORE:
                 sink.restore(table, version_of(table, sink.name, lineage), publication)

@@ -294,6 +294,11 @@ class DeltaTableSink:
         """Commit the transaction without rows."""
         self.store.append(table.version, own_rows(table).schema, [], self._info(publication))
 
+    def sync_commits(self, table: Snapshot) -> None:
+        """Make the commits of other programs since the last publication survive a power failure, but for the last one."""
+        for version in range(_published_at(table), table.version):
+            self.store.sync_commit(version)
+
     def sync(self, table: Snapshot) -> None:
         """Make the last publication to `table`, and all commits after it, survive a power failure."""
         for version in range(_published_at(table), table.version + 1):

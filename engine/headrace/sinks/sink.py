@@ -152,6 +152,13 @@ class Sink(Protocol):
         """Commit the transaction without rows."""
         ...
 
+    def sync_commits(self, table: Snapshot) -> None:
+        """Make the commits of other programs since the last publication survive a power failure, but for the last one.
+
+        Called before a publication to `table`, which syncs the commit that it builds on. One that was lost would take it along.
+        """
+        ...
+
     def sync(self, table: Snapshot) -> None:
         """Make the last publication to `table` survive a power failure: its publisher may have died before it could do that.
 

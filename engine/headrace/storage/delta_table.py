@@ -259,6 +259,23 @@ class DeltaSnapshot:
             return DeltaTable(self.uri, version, dict(self.storage) if self.storage else None)
 
 
+def _as_created(schema: pa.Schema) -> pa.Schema:
+    """Return a schema as a table gets it: with NOT NULL only where Spark could read the table.
+
+    deltalake 1.6 gives a table with timestamps without a zone the features for them, but not the feature "invariants" that NOT NULL
+    needs there, and Spark refuses such a table (DELTA_FEATURES_PROTOCOL_METADATA_MISMATCH). What writes to it checks its nulls anyway.
+    """
+    if not any(map(_has_local_times, schema.types)):
+        return schema
+    return pa.schema([column.with_nullable(True) for column in schema])
+
+
+def _has_local_times(kind: pa.DataType) -> bool:
+    if pa.types.is_timestamp(kind):
+        return kind.tz is None
+    return any(_has_local_times(kind.field(place).type) for place in range(kind.num_fields))
+
+
 @dataclass(frozen=True, slots=True)
 class DeltaStore:
     """Table of Delta, on a disk or an object store."""
@@ -283,13 +300,13 @@ class DeltaStore:
         """Create an empty table at version 0, unless it exists."""
         if (known := self.opened_table.known()) is not None:
             if known.version() == 0:
-                self._sync_commit(0)
+                self.sync_commit(0)
             return
         make_folder(self._log)
         with _translated():
             table = DeltaTable.create(
                 self.uri,
-                schema=schema,
+                schema=_as_created(schema),
                 mode="ignore",
                 partition_by=[*partition_by] or None,
                 description=description,
@@ -298,7 +315,7 @@ class DeltaStore:
                 commit_properties=commit_properties(info),
             )
         if table.version() == 0:  # its creator may have died before it could sync it
-            self._sync_commit(0)
+            self.sync_commit(0)
 
     @refusing("to read")
     def latest(self) -> Snapshot:
@@ -343,7 +360,7 @@ class DeltaStore:
         if not is_checked and {*rows.schema.names} <= {field.name for field in table.schema().fields}:
             file = self._files.stage(f"part-{clock.unique_id()}.parquet", rows)
             return self._add(parent, rows.schema, [file], "append", info)
-        self._sync_commit(parent)
+        self.sync_commit(parent)
         with _translated():
             write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=commit_properties(info))
         if table.version() != parent + 1:
@@ -363,7 +380,7 @@ class DeltaStore:
     def add_columns(self, parent: int, columns: Sequence[pa.Field], info: CommitInfo = NO_INFO) -> int:
         """Add columns, null in existing rows; return the new version. No file is rewritten."""
         table = self._open(parent)
-        self._sync_commit(parent)
+        self.sync_commit(parent)
         with _translated():
             fields = Schema.from_arrow(pa.schema(columns)).fields
             table.alter.add_columns(fields, commit_properties=commit_properties(info))
@@ -377,7 +394,7 @@ class DeltaStore:
         This is one commit: deltalake makes several only if a time between them is given.
         """
         table = self._open(parent)
-        self._sync_commit(parent)
+        self.sync_commit(parent)
         options: dict[str, Any] = {
             "target_size": target_size,
             "max_concurrent_tasks": 1,
@@ -403,7 +420,7 @@ class DeltaStore:
         if table.version() != parent:
             msg = f"{self.uri} is at version {table.version()}, not {parent}"
             raise VersionTakenError(msg)
-        self._sync_commit(parent)
+        self.sync_commit(parent)
         with _translated():
             table.restore(target, commit_properties=commit_properties(info))
         return self._landed(parent + 1)
@@ -426,7 +443,7 @@ class DeltaStore:
         """Apply changes by primary key; return the new version, or `parent` when nothing changed."""
         table = self._open(parent)
         columns = {f'"{column.name}"': f'source."{column.name}"' for column in table.schema().fields}
-        self._sync_commit(parent)
+        self.sync_commit(parent)
         with _translated():
             merge = table.merge(
                 rows,
@@ -452,7 +469,7 @@ class DeltaStore:
             is_on_local_disk(self.uri) and commit.exists()
         ):  # else a clean-up of the log has removed it, after a log checkpoint
             self._files.sync(_added_files(commit.read_bytes()))
-            self._sync_commit(version)
+            self.sync_commit(version)
 
     @refusing("to list the log of")
     def log_as_of(self, timestamp: int) -> TableLog:
@@ -487,7 +504,8 @@ class DeltaStore:
     def _log(self) -> str:
         return f"{self.uri}/{LOG}"
 
-    def _sync_commit(self, version: int) -> None:
+    @refusing("to sync")
+    def sync_commit(self, version: int) -> None:
         """Sync the log's entry of a commit, unless a clean-up of the log has removed it.
 
         Each commit first syncs its parent, since the parent's writer may have died before it could, and then itself. So at
@@ -550,7 +568,7 @@ class DeltaStore:
         info: CommitInfo,
     ) -> int:
         parent = table.version()
-        self._sync_commit(parent)
+        self.sync_commit(parent)
         with _translated():
             table.create_write_transaction(
                 actions,
@@ -565,7 +583,7 @@ class DeltaStore:
         if not self.opened_table.has_commit(expected) and self._open().version() < expected:
             msg = f"a commit to {self.uri} did not land at version {expected}"
             raise EngineBug(msg)
-        self._sync_commit(expected)
+        self.sync_commit(expected)
         return expected
 
 

@@ -346,6 +346,10 @@ class TableStore(Protocol):
         """
         ...
 
+    def sync_commit(self, version: int) -> None:
+        """Make a version's entry in the log survive a power failure, without its files. Called for a version of another writer."""
+        ...
+
     def log_as_of(self, timestamp: int) -> TableLog:
         """List the table's log, and find the version that was the latest at a timestamp (ms)."""
         ...

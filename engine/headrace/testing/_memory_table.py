@@ -284,7 +284,7 @@ class MemoryStore:
         before, now = self._present()[version - 1] if version else None, self._present()[version]
         added = now.files.keys() - (before.files if before is not None else {})
         self._disk.sync_files(f"{self._path}/{name}" for name in added)
-        self._sync_commit(version)
+        self.sync_commit(version)
 
     @refusing("to list the log of")
     def log_as_of(self, timestamp: int) -> TableLog:
@@ -312,7 +312,7 @@ class MemoryStore:
         )
         return FileTrace(frozenset(map(_entry_of, naming)), naming)
 
-    def _sync_commit(self, version: int) -> None:
+    def sync_commit(self, version: int) -> None:
         """Sync a commit. As in `DeltaStore`, each commit first syncs its parent, and then itself."""
         self._disk.sync_versions(self._path, [version])
 
@@ -336,13 +336,13 @@ class MemoryStore:
     def _commit(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> int:
         """Add a version and sync it."""
         version = self._add_version(parent, info, change)
-        self._sync_commit(version)
+        self.sync_commit(version)
         return version
 
     def _add_version(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> int:
         """Add a version, by compare-and-set on the number of versions."""
         if parent < len(self._versions()):
-            self._sync_commit(parent)
+            self.sync_commit(parent)
         try:
             self._disk.fault("commit", self._path)
         except PostponedError:

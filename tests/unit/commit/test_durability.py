@@ -151,6 +151,21 @@ def test_commit_of_another_program_hides_no_merge(spark_job):
     assert job.sink_rows(BOARD, "customer") == ["ann"]
 
 
+def test_commits_of_other_programs_take_no_publication_along(memory_job):
+    job = memory_job
+    with job.open() as opened:
+        commit_batch(opened, "ann")
+    with job.open() as opened:
+        with unsynced(job.disk):
+            store = Storage(job.config.sinks[BOARD].path).table()
+            for _ in range(2):  # a publication syncs the last commit before it anyway
+                store.append(store.latest().version, store.latest().schema, [])
+        commit_batch(opened, "bob")
+    job.disk.lose_power()
+    assert job.published(BOARD) == 2
+    assert job.sink_rows(BOARD, "customer") == ["bob"]
+
+
 @contextmanager
 def unheard(disk, table):
     """Let the first commit of a table succeed, but tell its writer that another writer was first."""

@@ -37,7 +37,21 @@ if TYPE_CHECKING:
         UpsertMaterialize,
     )
     from headrace.api.options import JoinType, WindowFunction, Windows
-    from headrace.api.records import Digits, FlooredTimestamp, RowKind, Struct, Timestamp
+    from headrace.api.records import (
+        Digits,
+        Float32,
+        FlooredTimestamp,
+        Int8,
+        Int16,
+        Int32,
+        Int64,
+        Json,
+        NaiveDatetime,
+        RowKind,
+        Struct,
+        Timestamp,
+        TimestampMicros,
+    )
     from headrace.api.services import (
         AsyncRetryStrategy,
         Batching,
@@ -98,8 +112,14 @@ __all__ = [
     "ExpiryClock",
     "ExponentialBackoff",
     "FixedDelay",
+    "Float32",
     "FlooredTimestamp",
+    "Int8",
+    "Int16",
+    "Int32",
+    "Int64",
     "JoinType",
+    "Json",
     "Keep",
     "KeyedBroadcastFunction",
     "KeyedCoProcessFunction",
@@ -111,6 +131,7 @@ __all__ = [
     "LookupFunction",
     "MapState",
     "Migration",
+    "NaiveDatetime",
     "NoRetry",
     "OnConflict",
     "OnFailure",
@@ -136,6 +157,7 @@ __all__ = [
     "TimeDomain",
     "Timers",
     "Timestamp",
+    "TimestampMicros",
     "TtlTime",
     "UpdateType",
     "UpsertMaterialize",
@@ -176,7 +198,10 @@ _MODULES = {
         "UpsertMaterialize",
     ),
     "api.options": ("JoinType", "WindowFunction", "Windows"),
-    "api.records": ("Digits", "FlooredTimestamp", "RowKind", "Struct", "Timestamp"),
+    "api.records": (
+        *("Digits", "Float32", "FlooredTimestamp", "Int8", "Int16", "Int32", "Int64", "Json", "NaiveDatetime"),
+        *("RowKind", "Struct", "Timestamp", "TimestampMicros"),
+    ),
     "api.services": (
         "AsyncRetryStrategy",
         "Batching",

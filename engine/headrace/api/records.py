@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import lru_cache
-from typing import Annotated, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -14,17 +15,44 @@ Struct = msgspec.Struct
 """Base class of records and state values. Declare them `frozen=True`: the engine caches decoded
 values, so a value changed in place would change state without a write."""
 
-TIMESTAMP = "timestamp"
-FLOORED = "floored"
+MARK = "arrow"
+"""Name under which an annotation has the mark of a column's kind."""
+TIMESTAMP, FLOORED, MICROSECONDS, JSON = "timestamp", "floored", "microseconds", "json"
 
-Timestamp = Annotated[int, msgspec.Meta(extra={"arrow": TIMESTAMP})]
+
+def _mark(mark: str) -> msgspec.Meta:
+    return msgspec.Meta(extra={MARK: mark})
+
+
+Timestamp = Annotated[int, _mark(TIMESTAMP)]
 """Milliseconds since the epoch, UTC. An `int` in Python; a timestamp column in sources and sinks.
 
 A file with a time that is finer than a millisecond is refused."""
 
-FlooredTimestamp = Annotated[int, msgspec.Meta(extra={"arrow": TIMESTAMP, "finer": FLOORED})]
+FlooredTimestamp = Annotated[int, _mark(FLOORED)]
 """`Timestamp` for sources whose times are finer than a millisecond: the rest is dropped (rounded down, also before 1970)."""
 
+TimestampMicros = Annotated[int, _mark(MICROSECONDS)]
+"""Microseconds since the epoch, UTC. An `int` in Python; a timestamp column in sources and sinks.
+
+A number in a file is a number of microseconds. A file with a time that is finer is refused."""
+
+NaiveDatetime = Annotated[datetime, msgspec.Meta(tz=False)]
+"""A `datetime` without a zone: TIMESTAMP_NTZ of SQL. A plain `datetime` has a zone, and is an instant; the two never mix."""
+
+Json = Annotated[Any, _mark(JSON)]
+"""Any value of JSON: a dict, list, text, number, truth value or None. Columns hold its text, null for None."""
+
+Int8 = Annotated[int, _mark("int8")]
+"""Whole number of 8 bits: TINYINT of SQL. A number beyond them is refused."""
+Int16 = Annotated[int, _mark("int16")]
+"""Whole number of 16 bits: SMALLINT of SQL. A number beyond them is refused."""
+Int32 = Annotated[int, _mark("int32")]
+"""Whole number of 32 bits: INT of SQL. A number beyond them is refused."""
+Int64 = Annotated[int, _mark("int64")]
+"""Whole number of 64 bits, as a plain `int` is: BIGINT of SQL."""
+Float32 = Annotated[float, _mark("float32")]
+"""Float of 32 bits: FLOAT of SQL. Computed values are rounded to the nearest one; a value of a file must show all its digits."""
 
 DIGITS = "digits"
 MOST_DIGITS = 38
@@ -51,6 +79,30 @@ def digits_of(annotation: object) -> tuple[int, int] | None:
         return digits
     # The last metadata holds, as for columns: a field may narrow what an alias declares.
     return next(filter(None, map(digits_of, reversed(get_args(annotation)))), None)
+
+
+def is_naive(annotation: object) -> bool:
+    """Return whether an annotation declares times without a zone, as `NaiveDatetime` does."""
+    if isinstance(annotation, msgspec.Meta):
+        return annotation.tz is False
+    return any(map(is_naive, get_args(annotation)))
+
+
+def canonical_encoder(order: Literal["deterministic", "sorted"]) -> Callable[[Any], bytes]:
+    """Return the function that makes JSON in which equal values have equal texts, whatever the order of their maps.
+
+    With "sorted", the fields of records are in order of their names, too.
+    """
+    encode = msgspec.json.Encoder(decimal_format="string", order=order).encode
+
+    def canonical(value: Any) -> bytes:
+        try:
+            return encode(value)
+        except TypeError:  # msgspec sorts only maps whose keys are texts
+            return encode_plain(msgspec.to_builtins(value, str_keys=True, order=order))
+
+    encode_plain = msgspec.json.Encoder(decimal_format="string").encode
+    return canonical
 
 
 def shortest(number: Decimal) -> Decimal:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Collection
+from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
@@ -14,7 +15,7 @@ import msgspec
 from headrace.api.changelog import ChangelogMode
 from headrace.api.functions import AsyncFunction, KeyedFunction, function_types
 from headrace.api.graph import KeyBy, name_of
-from headrace.api.records import MOST_DIGITS, Digits, digits_of
+from headrace.api.records import MOST_DIGITS, Digits, NaiveDatetime, digits_of, is_naive
 from headrace.names import check_name
 
 
@@ -85,7 +86,7 @@ def check_key_field(record: type[msgspec.Struct], name: str) -> None:
     check_field(record, name)
     held = next(_bare(field.type) for field in msgspec.structs.fields(record) if field.name == name)
     kinds = [get_origin(part) or part for part in _members(held)]
-    if any(kind in {list, tuple, dict, set, frozenset} or _is_record(kind) for kind in kinds):
+    if any(kind in {Any, list, tuple, dict, set, frozenset} or _is_record(kind) for kind in kinds):
         msg = (
             f"field '{name}' of {record.__name__} is {_shown(held)}, which cannot be a key: key_by() a function that makes "
             "text, a number, a truth value, or a tuple of them from it"
@@ -175,8 +176,10 @@ def key_types(record: type[msgspec.Struct], key: KeyBy | None) -> tuple[Any, ...
 
 
 def _of_field(annotation: Any) -> Any:
-    """Return the type of a key that is a field. A decimal keeps its scale: keys of different scales are never equal."""
+    """Return the type of a key that is a field. A decimal keeps its scale, and a time its lack of a zone: others are never equal."""
     digits, bare = digits_of(annotation), _bare(annotation)
+    if bare is datetime and is_naive(annotation):
+        return NaiveDatetime
     return bare if digits is None or bare is not Decimal else Annotated[Decimal, Digits(MOST_DIGITS, digits[1])]
 
 

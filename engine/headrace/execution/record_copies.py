@@ -15,6 +15,7 @@ from copy import deepcopy
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin
+from uuid import UUID
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -24,7 +25,7 @@ V = TypeVar("V")
 _ATOMS: Final[frozenset[type]] = frozenset(
     {
         *(int, float, str, bool, bytes, types.NoneType, decimal.Decimal),
-        *(dt.datetime, dt.date, dt.time, dt.timedelta),
+        *(dt.datetime, dt.date, dt.time, dt.timedelta, UUID),
     }
 )
 _TYPES: Final = 1024

@@ -151,6 +151,8 @@ def _texts(shapes: Iterable[Shape]) -> Iterable[str]:
             yield from _texts(shape.items)
         elif shape.type in {"literal", "enum"}:
             yield from ("str" if isinstance(value, str) else "int" for value in shape.values)
+        elif shape.constraints.get("tz") is False:
+            yield f"{shape.type} without a zone"
         else:
             yield UNKNOWN if shape.type in {"Any", "custom"} else shape.type
 

@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import inspect
 
-from headrace.api.records import RowKind
+from headrace.api.records import RowKind, canonical_encoder
 from headrace.execution.element import Element, RecordCodec
 from headrace.materializer.ordered_multiset import Identity
 
-canonical = msgspec.json.Encoder(decimal_format="string", order="deterministic").encode
+canonical = canonical_encoder("deterministic")
 """Encodes a record that was decoded as its type to its canonical JSON."""
 
 IdentityOf = Callable[[bytes], Identity]

@@ -12,16 +12,17 @@ import abc
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_05UP, ROUND_HALF_EVEN, Context, Decimal, Inexact, InvalidOperation
 from functools import partial, reduce
 from operator import add
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
 from headrace.api.batches import Bundle, BundledRecord
-from headrace.api.records import RowKind, Struct, shortest
+from headrace.api.records import RowKind, Struct, canonical_encoder, shortest
 from headrace.api.states import AggregateFunction, accumulator_type
 from headrace.operators._normalize import IN_WINDOW, unmatched
 from headrace.operators._value_types import BundledValues, reader
@@ -29,7 +30,9 @@ from headrace.operators._value_types import BundledValues, reader
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
 """Range of integers of 64 bits."""
 
-_EXACT = frozenset({int, str, date})
+_canonical = canonical_encoder("deterministic")
+
+_EXACT = frozenset({int, str, date, time, timedelta, UUID})
 """Types whose values have a total order, and are equal only to themselves: floats have neither."""
 
 
@@ -157,7 +160,9 @@ class DistinctAccumulator(Accumulator):
         elif isinstance(value, Decimal):
             _check_finite("CountDistinct", value)
             value = shortest(value)  # 1.5 and 1.50 as well
-        return msgspec.json.encode(value, order="deterministic").decode()
+        elif isinstance(value, datetime) and value.tzinfo is not None:
+            value = value.astimezone(UTC)  # equal instants as well
+        return _canonical(value).decode()
 
     def together(self, state: dict[str, int], values: BundledValues, /) -> Callable[[], dict[str, int]] | None:
         """Return what makes the state with values added."""

@@ -15,12 +15,13 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from heapq import nsmallest
 from itertools import chain
 from operator import attrgetter
 from typing import Annotated, Any, NoReturn, get_args, get_origin
+from uuid import UUID
 
 import msgspec
 
@@ -131,6 +132,27 @@ def _day(value: date, _: str) -> str:
     return f"{value.toordinal():07d}"
 
 
+def _datetime(value: datetime, _: str) -> str:
+    since = (value if value.tzinfo is not None else value.replace(tzinfo=UTC)) - _EPOCH
+    return _duration(since, "")
+
+
+def _time_of_day(value: time, _: str) -> str:
+    return value.isoformat(timespec="microseconds")
+
+
+def _duration(value: timedelta, _: str) -> str:
+    return f"{value // _MICROSECOND + _HALF_OF_128_BITS:032x}"
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def _uuid(value: UUID, _: str) -> str:
+    return value.hex
+
+
 def _text(value: str, _: str) -> str:
     return f"{value.encode().hex()}."
 
@@ -150,6 +172,10 @@ _MAKERS: dict[Any, Callable[[Any, str], str]] = {
     bytes: _bytes,
     bool: _bool,
     date: _day,
+    datetime: _datetime,
+    time: _time_of_day,
+    timedelta: _duration,
+    UUID: _uuid,
 }
 
 

@@ -14,7 +14,7 @@ from headrace.api.batches import Bundle, BundleFunction
 from headrace.api.functions import Context, KeyedCoProcessFunction
 from headrace.api.graph import OperatorFunction
 from headrace.api.options import JoinType
-from headrace.api.records import RowKind, Struct
+from headrace.api.records import RowKind, Struct, canonical_encoder
 from headrace.api.states import MapState
 from headrace.api.ttl import Lifetime, StateTtl
 from headrace.operators._event_time import LAST_TIME
@@ -24,7 +24,7 @@ In1 = TypeVar("In1", bound=Struct)
 In2 = TypeVar("In2", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
 
-_encode = msgspec.json.Encoder(decimal_format="string", order="sorted").encode
+_encode = canonical_encoder("sorted")
 _ROW_KINDS = tuple(RowKind)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from operator import attrgetter
 from types import NoneType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
+from uuid import UUID
 
 import msgspec
 
@@ -19,7 +20,7 @@ from headrace.api.types import check_field, check_plain, hints_of
 
 NUMBERS: Final = (int, float, Decimal)
 """Types of values that can be added up."""
-ORDERED: Final = (*NUMBERS, str, bool, bytes, date)
+ORDERED: Final = (*NUMBERS, str, bool, bytes, date, datetime, time, timedelta, UUID)
 """Types of values that can be compared."""
 
 

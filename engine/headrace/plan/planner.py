@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import cast
 
 import msgspec
-import pyarrow as pa
 
 from headrace.api.changelog_inference import changes_of
 from headrace.api.graph import (
@@ -329,12 +328,15 @@ def _problems_of_time(what: str, record: type[msgspec.Struct], name: str) -> Ite
     except ConfigError:
         return  # reported for the record, for all its users
     if column.nullable or not column.is_time:
-        yield f"{what} '{name}' of {record.__name__} must be a Timestamp, and not optional{_spelled(column)}"
+        yield (
+            f"{what} '{name}' of {record.__name__} must be a Timestamp, and not optional (or a TimestampMicros, or a datetime with a zone)"
+            f"{_spelled(column)}"
+        )
 
 
 def _spelled(column: Column) -> str:
     """Return how to declare a field of whole numbers as a time, as the end of a sentence; nothing for other fields."""
-    if column.nullable or column.type != pa.int64():
+    if column.nullable or column.annotation is not int:
         return ""
     return (
         f". It is an int, which is no timestamp, and reads no column of timestamps: write '{column.name}: Timestamp' "

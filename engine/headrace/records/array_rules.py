@@ -13,10 +13,10 @@ _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _DECIMAL_BITS: Final = 128
 
 
-def whole_milliseconds(array: pa.Array) -> pa.Array | None:
-    """Return timestamps in milliseconds; None if some are between milliseconds."""
+def whole_units(array: pa.Array, unit: str) -> pa.Array | None:
+    """Return timestamps as numbers of a unit, "ms" or "us"; None if some are between two of them."""
     try:
-        return array.cast(pa.timestamp("ms", tz=array.type.tz)).cast(pa.int64())
+        return array.cast(pa.timestamp(unit, tz=array.type.tz)).cast(pa.int64())
     except pa.ArrowInvalid:
         return None
 
@@ -30,16 +30,16 @@ def outside_calendar(array: pa.Array) -> pa.BooleanArray:
     return pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, end))
 
 
-def between_milliseconds(array: pa.Array) -> pa.BooleanArray:
-    """Return which of these timestamps are finer than a millisecond."""
-    numbers, step = array.cast(pa.int64()), max(_PER_SECOND[array.type.unit] // 1_000, 1)
+def between_units(array: pa.Array, unit: str) -> pa.BooleanArray:
+    """Return which of these timestamps are finer than a unit, "ms" or "us"."""
+    numbers, step = array.cast(pa.int64()), max(_PER_SECOND[array.type.unit] // _PER_SECOND[unit], 1)
     is_finer = pc.not_equal(pc.multiply(pc.divide(numbers, step), step), numbers)
     return pc.and_(is_finer, pc.invert(outside_calendar(array)))
 
 
-def floored_milliseconds(array: pa.Array) -> pa.Array:
-    """Return timestamps in milliseconds, rounded down."""
-    numbers, step = array.cast(pa.int64()), _PER_SECOND[array.type.unit] // 1_000
+def floored_units(array: pa.Array, unit: str) -> pa.Array:
+    """Return timestamps that are finer than a unit, "ms" or "us", as numbers of it, rounded down."""
+    numbers, step = array.cast(pa.int64()), _PER_SECOND[array.type.unit] // _PER_SECOND[unit]
     cut = pc.divide(numbers, step)
     return pc.if_else(pc.less(numbers, pc.multiply(cut, step)), pc.subtract(cut, 1), cut)
 

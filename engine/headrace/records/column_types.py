@@ -17,18 +17,11 @@ from msgspec import inspect
 from msgspec.structs import FieldInfo, fields
 
 from headrace.errors import ConfigError
-from headrace.records.column_kinds import (
-    SCALARS,
-    Choice,
-    ColumnKind,
-    List,
-    Map,
-    ScalarKind,
-    Struct,
-    Text,
-    Time,
-    UndeclaredDecimal,
-)
+from headrace.records.column_kinds.kind import ColumnKind, ScalarKind
+from headrace.records.column_kinds.nested import List, Map, Struct
+from headrace.records.column_kinds.numbers import UndeclaredDecimal
+from headrace.records.column_kinds.scalars import SCALARS, marked_kind, scalar_kind
+from headrace.records.column_kinds.texts import Choice, Json, NumberChoice
 from headrace.records.foreign_values import item_type
 
 _Within = tuple[type[msgspec.Struct], ...]
@@ -72,12 +65,17 @@ class Column:
 
     @property
     def is_time(self) -> bool:
-        """Return whether the values are timestamps."""
-        return isinstance(self.kind, Time)
+        """Return whether the values are instants, which an event time may be."""
+        return isinstance(self.kind, ScalarKind) and self.kind.per_second is not None
 
     @property
-    def allowed(self) -> Mapping[str, Any]:
-        """Return the values of a literal or enum by their texts; empty where every value is allowed."""
+    def is_milliseconds(self) -> bool:
+        """Return whether the values are numbers of milliseconds since 1970."""
+        return isinstance(self.kind, ScalarKind) and self.kind.per_second == 1_000  # noqa: PLR2004 - in a second
+
+    @property
+    def allowed(self) -> Mapping[Any, Any]:
+        """Return the values of a literal or enum by those of the column; empty where every value is allowed."""
         return self.kind.allowed if isinstance(self.kind, ScalarKind) else {}
 
     @property
@@ -118,7 +116,10 @@ def _field(record: type[msgspec.Struct], info: FieldInfo, within: _Within) -> Co
     if info.name != info.encode_name:
         msg = f"field '{info.name}' of {record.__name__} is renamed to '{info.encode_name}', which columns cannot be"
         raise ConfigError(msg)
-    column = _column(info.name, inspect.type_info(info.type), within)
+    try:
+        column = _column(info.name, inspect.type_info(info.type), within)
+    except TypeError:  # msgspec does not support the type
+        column = None
     if column is not None and _lacks_digits(column):
         msg = (
             f"field '{info.name}' of {record.__name__} is a Decimal without its digits: write Annotated[Decimal, Digits(18, 2)] "
@@ -128,9 +129,9 @@ def _field(record: type[msgspec.Struct], info: FieldInfo, within: _Within) -> Co
     if column is None:
         msg = (
             f"field '{info.name}' of {record.__name__} is {info.type}, which has no column: use "
-            f"{', '.join(kind.python.__name__ for kind in SCALARS.values())}, Timestamp, "
-            "a Literal or Enum of strings, a Struct with fields, or list[...], "
-            "tuple[..., ...] and dict[str, ...] of these, each optionally | None"
+            f"{', '.join(kind.python.__name__ for kind in SCALARS.values())}, Timestamp, Json, "
+            "a Literal or Enum of strings or of whole numbers, a Struct with fields, or list[...], "
+            "tuple[..., ...] and dict[..., ...] of these, each optionally | None"
         )
         raise ConfigError(msg)
     return replace(column, required=info.required, default=info.default, annotation=info.type)
@@ -142,17 +143,21 @@ def _lacks_digits(column: Column) -> bool:
 
 def _column(name: str, info: inspect.Type, within: _Within) -> Column | None:
     """Return the column of a type; None for a type without one."""
-    if type(info) in SCALARS:
-        return _scalar(name, info)
+    kind = scalar_kind(info)
+    if kind is not None:
+        return Column(name, kind, limits=_limits(info, kind.python))
     make = _MAKERS.get(type(info))
     return make(name, info, within) if make is not None else None
 
 
 def _metadata(name: str, info: inspect.Metadata, within: _Within) -> Column | None:
+    kind = marked_kind(info.extra or {})
+    if isinstance(kind, Json):
+        return Column(name, kind, nullable=True)
     column = _column(name, info.type, within)
-    if column is None or not isinstance(column.kind, ScalarKind):
+    if column is None or kind is None or not isinstance(column.kind, ScalarKind):
         return column
-    return replace(column, kind=column.kind.marked(info.extra or {}))
+    return replace(column, kind=kind)
 
 
 def _union(name: str, info: inspect.UnionType, within: _Within) -> Column | None:
@@ -161,24 +166,24 @@ def _union(name: str, info: inspect.UnionType, within: _Within) -> Column | None
     return column and replace(column, nullable=True)
 
 
-def _scalar(name: str, info: inspect.Type) -> Column:
-    kind = SCALARS[type(info)]
-    return Column(name, kind, limits=_limits(info, kind.python))
-
-
 def _literal(name: str, info: inspect.LiteralType, _: _Within) -> Column | None:
-    texts = {value: value for value in info.values if value is not None}
-    return _texts(name, texts, nullable=None in info.values)
+    allowed = {value: value for value in info.values if value is not None}
+    return _choice(name, allowed, nullable=None in info.values)
 
 
 def _enum(name: str, info: inspect.EnumType, _: _Within) -> Column | None:
-    return _texts(name, {member.value: member for member in info.cls})
+    return _choice(name, {member.value: member for member in info.cls})
 
 
-def _texts(name: str, allowed: dict[Any, Any], *, nullable: bool = False) -> Column | None:
-    if not allowed or not all(isinstance(text, str) for text in allowed):
-        return None
-    return Column(name, Choice(allowed), nullable)
+def _choice(name: str, allowed: dict[Any, Any], *, nullable: bool = False) -> Column | None:
+    make = _CHOICES.get(frozenset(map(type, allowed)))
+    return Column(name, make(allowed), nullable) if make is not None else None
+
+
+_CHOICES: dict[frozenset[type], Callable[[dict[Any, Any]], ScalarKind]] = {
+    frozenset({str}): Choice,
+    frozenset({int}): NumberChoice,
+}
 
 
 def _struct(name: str, info: inspect.StructType, within: _Within) -> Column | None:
@@ -196,9 +201,11 @@ def _list(name: str, info: inspect.ListType | inspect.VarTupleType, within: _Wit
 
 def _map(name: str, info: inspect.DictType, within: _Within) -> Column | None:
     keys, values = (_column(*part, within) for part in (("key", info.key_type), ("value", info.value_type)))
-    if keys is None or values is None or keys.nullable or not isinstance(keys.kind, Text):
+    if keys is None or values is None or keys.nullable or not isinstance(keys.kind, ScalarKind):
         return None
-    return Column(name, Map(values.kind), limits=_limits(info, dict[str, Any]), parts=(keys, values))
+    if not keys.kind.can_be_map_key:
+        return None
+    return Column(name, Map(keys.kind, values.kind), limits=_limits(info, dict[Any, Any]), parts=(keys, values))
 
 
 _MAKERS: dict[type, Callable[[str, Any, _Within], Column | None]] = {

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from headrace.api.records import RowKind
 from headrace.errors import ConfigError
 from headrace.interrupts import is_interrupt
-from headrace.records.column_kinds import ScalarKind
+from headrace.records.column_kinds.kind import ScalarKind
 from headrace.records.column_types import Column, columns_of
 from headrace.records.defaults import default_for_null, record_error
 from headrace.records.foreign_values import decoded, is_text, shown_value
@@ -101,10 +101,10 @@ def sink_schema(record: type[msgspec.Struct], keys: Sequence[str] = ()) -> pa.Sc
 
     Raises `ConfigError` for a record without columns, and for a key that is a list, map or struct.
     """
-    nested = [column.name for column in columns_of(record) if column.parts and column.name in keys]
+    nested = [column.name for column in columns_of(record) if column.name in keys and not _can_be_key(column)]
     if nested:
         msg = (
-            f"the primary key of {record.__name__} has {', '.join(nested)}, which is a list, map or struct: "
+            f"the primary key of {record.__name__} has {', '.join(nested)}, which is a list, map, struct or Json: "
             "a key must be made of plain fields. Give what identifies a row fields of its own."
         )
         raise ConfigError(msg)
@@ -114,6 +114,10 @@ def sink_schema(record: type[msgspec.Struct], keys: Sequence[str] = ()) -> pa.Sc
             for column in columns_of(record)
         ]
     )
+
+
+def _can_be_key(column: Column) -> bool:
+    return isinstance(column.kind, ScalarKind) and column.kind.can_be_key
 
 
 def changelog_schema(sink: pa.Schema) -> pa.Schema:
@@ -283,7 +287,7 @@ def _values(array: pa.ChunkedArray, column: Column, errors: dict[int, str]) -> l
     if not column.parts and column.limits is None:
         return column_values(array, column)
     keep = [position not in errors for position in range(len(array))]
-    values = iter(array.filter(pa.array(keep, pa.bool_())).to_pylist(maps_as_pydicts="strict"))
+    values = iter(column.kind.plain(array.filter(pa.array(keep, pa.bool_())).combine_chunks()))
     fit = [next(values) if is_fit else None for is_fit in keep]
     try:
         return msgspec.convert(fit, list[column.annotation | None])  # type: ignore[name-defined]  # made at run time

@@ -5,9 +5,10 @@ Values and rows of a source become text whatever they contain: the description o
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 import pyarrow as pa
@@ -65,8 +66,8 @@ def shown(value: object) -> str:
 
 
 def shown_plain(value: object) -> str:
-    """Return a value of a file as an error shows it: a decimal, a day and a timestamp without the names of their classes."""
-    is_plain = isinstance(value, Decimal | Instant) or type(value) is date
+    """Return a value of a file as an error shows it: a decimal, a day, a time and a UUID without the names of their classes."""
+    is_plain = isinstance(value, Decimal | Instant | date | time | timedelta | UUID)
     return f"{value!s:.{_SHOWN}}" if is_plain else shown(value)
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from datetime import date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache, partial
 from typing import Any, Final, get_args
+from uuid import UUID
 
 import msgspec
 
 from headrace.api.graph import KeyBy
-from headrace.api.records import digits_of, shortest, with_digits
+from headrace.api.records import Float32, digits_of, shortest, with_digits
+from headrace.records.value_rules import nearest_float32
 
 _Form = Callable[[Any], object]
 _AS_THEY_ARE: Final = frozenset({str, int, bool})
-_Scalar = str | int | float | bool | bytes | date
+_Scalar = str | int | float | bool | bytes | date | timedelta | UUID
 
 
 def key_reader(key: KeyBy) -> Callable[[msgspec.Struct], object]:
@@ -56,8 +58,12 @@ def _stored_forms(record: type[msgspec.Struct], fields: tuple[str, ...]) -> tupl
 
 def _stored_form(annotation: object) -> _Form | None:
     parts = [*_parts(annotation)]
+    if Float32 in parts:
+        return _plain_float32
     if float in parts and int not in parts:
         return _plain_float
+    if datetime in parts:
+        return _in_utc
     digits = digits_of(annotation)
     return None if digits is None else partial(_scaled, digits)
 
@@ -75,6 +81,15 @@ def _plain_float(value: Any) -> float:
     return float(value) + 0.0
 
 
+def _plain_float32(value: Any) -> float:
+    return nearest_float32(float(value)) + 0.0
+
+
+def _in_utc(value: datetime) -> datetime:
+    """Return a time with a zone in UTC: equal instants are one key. One without a zone stays as it is."""
+    return value if value.tzinfo is None else value.astimezone(UTC)
+
+
 def _normalised(key: object) -> object:
     """Return a key of a user's function, with -0.0 as 0.0. Raises `TypeError` for another type, `ValueError` for NaN."""
     if type(key) in _AS_THEY_ARE:
@@ -86,9 +101,11 @@ def _normalised(key: object) -> object:
         return _finite(key) + 0.0
     if isinstance(key, Decimal):
         return _shortest(key)
-    if key is None or (isinstance(key, _Scalar) and not isinstance(key, datetime)):
+    if isinstance(key, datetime):
+        return _in_utc(key)
+    if key is None or isinstance(key, _Scalar) or (isinstance(key, time) and key.tzinfo is None):
         return key
-    msg = f"a key is text, a number, a truth value, a day or a tuple of them, not {type(key).__name__}: {key!r:.100}"
+    msg = f"a key is text, a number, a truth value, a UUID, a time or a tuple of them, not {type(key).__name__}: {key!r:.100}"
     raise TypeError(msg)
 
 

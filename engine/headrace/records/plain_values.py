@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from headrace.records.column_kinds import ScalarKind
+from headrace.records.column_kinds.kind import ScalarKind
 from headrace.records.column_types import Column, near_misses
 from headrace.records.defaults import defaults_of
 from headrace.records.foreign_values import shown_plain
@@ -25,14 +25,14 @@ _Reader = Callable[[Any], Any]
 
 
 def to_column(values: Sequence[Any], column: Column, record: type[msgspec.Struct] | None) -> tuple[pa.Array, Problems]:
-    """Return values of one field as an array of the column's type, null where there is a problem.
+    """Return values of one field as an array of the type in which its kind reads them, null where there is a problem.
 
     `record` has the field, and its default for rows without a value (`MISSING`); None: missing values are nulls. Nulls
     and values that the field does not allow are left for `headrace.records.source_values.fitting` to refuse.
     """
     if isinstance(column.kind, ScalarKind) and column.kind.keeps(values):
         try:
-            return pa.array(values, column.type), {}
+            return pa.array(values, column.kind.read_type), {}
         except (pa.ArrowException, OverflowError, UnicodeEncodeError):
             pass  # one by one, to find the value that Arrow refuses
     read = _reader(column, record)
@@ -43,7 +43,7 @@ def to_column(values: Sequence[Any], column: Column, record: type[msgspec.Struct
         except UnfitValue as error:
             plain.append(None)
             problems[position] = error.problem
-    return pa.array(plain, column.type), problems
+    return pa.array(plain, column.kind.read_type), problems
 
 
 def _reader(column: Column, record: type[msgspec.Struct] | None) -> _Reader:
@@ -92,16 +92,25 @@ def _list_reader(column: Column) -> _Reader:
 
 
 def _map_reader(column: Column) -> _Reader:
-    read_key, read = _present_reader(column.parts[0]), _reader(column.parts[1], None)
+    read_key, read = _key_reader(column.parts[0]), _reader(column.parts[1], None)
 
     def read_map(value: Any) -> Any:
         if not isinstance(value, dict):
             raise _other_type(value, column)
-        return [
+        entries = [
             (_within(read_key, key, f"[{key!r}]"), _within(read, item, f"[{key!r}]")) for key, item in value.items()
         ]
+        if len({key for key, _ in entries}) < len(entries):  # as 1 and 1.0 are one number
+            raise UnfitValue("has a key twice")
+        return entries
 
     return read_map
+
+
+def _key_reader(column: Column) -> _Reader:
+    """Return the function that converts a key of a map, which formats write as a text."""
+    read, parse = _present_reader(column), column.kind.parse
+    return read if parse is None else lambda key: read(parse(key))
 
 
 def _struct_reader(column: Column, record: type[msgspec.Struct]) -> _Reader:

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from headrace.records.column_kinds import ScalarKind, spark_ddl
+from headrace.records.column_kinds.kind import ScalarKind
+from headrace.records.column_kinds.scalars import spark_ddl
 from headrace.records.column_types import Column, columns_of, struct_column
 from headrace.records.value_arrays import UnfitRecord, to_array
 
@@ -61,12 +62,12 @@ def from_struct_array(
     return list(build_records(record, [column.name for column in columns], zip(*lists, strict=True)))
 
 
-def column_values(array: pa.Array, column: Column) -> list[Any]:
+def column_values(array: pa.Array | pa.ChunkedArray, column: Column) -> list[Any]:
     """Return the values of a column as records hold them."""
     if isinstance(column.kind, ScalarKind):
         return column.kind.values(array)
-    values: list[Any] = array.to_pylist(maps_as_pydicts="strict")
-    return msgspec.convert(values, list[column.annotation])  # type: ignore[name-defined]  # made at run time
+    array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    return msgspec.convert(column.kind.plain(array), list[column.annotation])  # type: ignore[name-defined]  # made at run time
 
 
 def build_records(

@@ -5,13 +5,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from typing import cast
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.records.column_kinds import List, NestedKind, ScalarKind, other_type
+from headrace.records.column_kinds.kind import ScalarKind, other_type
+from headrace.records.column_kinds.nested import List, NestedKind
 from headrace.records.column_types import Column
 from headrace.records.defaults import default_for_null
 from headrace.records.foreign_values import decoded, is_untyped, shown_value
@@ -165,7 +167,13 @@ def _maps(array: pa.Array, column: Column, problems: Problems) -> pa.Array:
     for row, (start, end) in enumerate(pairwise(offset - offsets[0] for offset in offsets)):
         if len({*texts[start:end]}) < end - start:
             _add(problems, [(row, "", Problem("", "has a key twice"))], array)
-    return pa.MapArray.from_arrays(_from_zero(offsets), pc.fill_null(keys[0], ""), values[0], mask=array.is_null())
+    present = with_value(keys[0], pc.indices_nonzero(keys[0].is_null()), _content(column.parts[0]))
+    return pa.MapArray.from_arrays(_from_zero(offsets), present, values[0], mask=array.is_null())
+
+
+def _content(column: Column) -> pa.Scalar:
+    """Return a value for keys that have a problem: a map has no null keys."""
+    return pa.scalar(cast("ScalarKind", column.kind).contentless, column.type)
 
 
 def _rows(offsets: list[int], problems: Problems) -> Iterator[tuple[int, int, int, Problem]]:

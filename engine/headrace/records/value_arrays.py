@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.records.column_kinds import ScalarKind
+from headrace.records.column_kinds.kind import ScalarKind
 from headrace.records.column_types import Column
 from headrace.records.foreign_values import shown
 from headrace.records.problems import UnfitValue
@@ -123,7 +123,7 @@ def _maps(values: Sequence[Any], column: Column, *, sink: bool) -> pa.Array:
 def _scalars(values: Sequence[Any], column: Column, kind: ScalarKind, *, sink: bool) -> pa.Array:
     values = _checked(kind.without_names(values), column, kind)
     try:
-        array = pa.array(values, kind.type)
+        array = kind.array(values)
     except (pa.ArrowException, OverflowError, UnicodeError):
         raise _culprit(values, column, kind) from None
     problem = kind.problem(array, sink=sink)
@@ -175,7 +175,7 @@ def _check_allowed(values: Sequence[Any], kind: ScalarKind) -> None:
     wrong = {*values} - kind.allowed.keys() - {None}
     if wrong:
         at = next(at for at, value in enumerate(values) if value in wrong)
-        raise UnfitRecord(at, "", f"is {shown(values[at])}, not one of {', '.join(kind.allowed)}")
+        raise UnfitRecord(at, "", f"is {shown(values[at])}, not one of {', '.join(map(str, kind.allowed))}")
 
 
 def _check_limits(values: Sequence[Any], column: Column) -> None:
@@ -206,7 +206,7 @@ def _culprit(values: Sequence[Any], column: Column, kind: ScalarKind) -> UnfitRe
         except UnfitValue as error:
             return UnfitRecord(at, "", error.problem.why)
         except OverflowError:
-            return UnfitRecord(at, "", f"is {shown(value)}, which 64 bits cannot hold")
+            return UnfitRecord(at, "", f"is {shown(value)}, which {column.type.bit_width} bits cannot hold")
         except UnicodeError:
             return UnfitRecord(at, "", f"is {shown(value)}, which is not UTF-8")
         except pa.ArrowException as error:

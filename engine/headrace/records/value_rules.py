@@ -10,8 +10,10 @@ text, which the rules above refuse.
 
 from __future__ import annotations
 
+import math
 import re
-from datetime import UTC, date, datetime
+import struct
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
 
@@ -25,10 +27,12 @@ OUTSIDE: Final = "which is outside the years 1 to 9999"
 INEXACT: Final = ", of which a float loses digits"
 """Reason why a number does not fit a field of floats, after the value."""
 TOO_FINE: Final = (
-    ", which is finer than a millisecond, and a Timestamp keeps whole milliseconds: declare the field FlooredTimestamp to drop "
-    "the rest on purpose (rounded down), or round the values where they are written"
+    ", which is finer than a millisecond, and a Timestamp keeps whole milliseconds: declare the field TimestampMicros or datetime to "
+    "keep microseconds, or FlooredTimestamp to drop the rest on purpose (rounded down)"
 )
-"""Reason why a time is refused, after the value."""
+"""Reason why a time does not fit a field of milliseconds, after the value."""
+FINER_THAN_MICROSECOND: Final = ", which is finer than a microsecond, and the field keeps whole microseconds: round the values where they are written"
+"""Reason why a time does not fit a field of microseconds, after the value."""
 
 EXACT_DIGITS: Final = 15
 """Number of decimal digits that every float keeps."""
@@ -46,10 +50,15 @@ _EXPANDED: Final = Context(prec=1_100)
 """Context with enough digits to write any float in full."""
 
 _ISO: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d)(:\d\d)?(?:[.,](\d+))?(?: ?(?:[Zz]|UTC|GMT|([+-]\d\d)(?::?(\d\d))?))?)?",
+    r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d)(:\d\d)?(?:[.,](\d+))?(?: ?([Zz]|UTC|GMT|([+-]\d\d)(?::?(\d\d))?))?)?",
     re.ASCII,
 )
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TIME_OF_DAY: Final = re.compile(r"(\d\d:\d\d(?::\d\d)?)(?:(?<=:\d\d:\d\d)\.(\d+))?", re.ASCII)
+_FINER_DURATION: Final = re.compile(r"[.,](?!\d{1,6}0*[Ss]$)", re.ASCII)
+"""Begin of a fraction of a duration that may not be whole microseconds."""
+_MICROSECONDS: Final = 1_000_000
+"""Number of them in a second."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 FIRST_SECONDS: Final = 946_684_800
@@ -62,31 +71,38 @@ _DAY_DIGITS: Final = re.compile(r"\d{4}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])"
 
 
 class IsoTime(NamedTuple):
-    """Time of a text: whole milliseconds since 1970, rounded down, and whether the text is finer than that."""
+    """Time of a text: whole microseconds since 1970, rounded down; whether the text is finer than that; and whether it names a zone."""
 
-    milliseconds: int
+    microseconds: int
     is_finer: bool
+    has_zone: bool
+
+    def in_units(self, per_second: int) -> tuple[int, bool]:
+        """Return the whole units since 1970, rounded down, of which there are up to a million in a second; and whether the time is finer."""
+        number, rest = divmod(self.microseconds, _MICROSECONDS // per_second)
+        return number, self.is_finer or rest > 0
 
 
 class Instant(NamedTuple):
-    """A timestamp that a format marks as one: a number since 1970, and how many of its units are a millisecond."""
+    """A timestamp that a format marks as one: a number since 1970, how many of its units are a second, and whether it has no zone."""
 
     number: int
-    per_millisecond: int = 1
+    per_second: int
+    is_local: bool = False
 
     def __str__(self) -> str:
         """Return the timestamp in milliseconds."""
-        return f"{self.number / self.per_millisecond} ms since 1970"
+        return f"{self.number * 1_000 / self.per_second} ms since 1970"
+
+    def in_units(self, per_second: int) -> tuple[int, bool]:
+        """Return the whole units since 1970, rounded down, of which there are `per_second` in a second; and whether the time is finer."""
+        number, rest = divmod(self.number * per_second, self.per_second)
+        return number, rest > 0
 
     @property
     def milliseconds(self) -> int:
         """Return the milliseconds since 1970, rounded down."""
-        return self.number // self.per_millisecond
-
-    @property
-    def is_finer(self) -> bool:
-        """Return whether the timestamp is between two milliseconds."""
-        return self.number % self.per_millisecond != 0
+        return self.in_units(1_000)[0]
 
 
 class OtherType(NamedTuple):
@@ -152,6 +168,16 @@ def nearest_float(value: int | Decimal) -> float | None:
     return number if rounded == exact else None
 
 
+def nearest_float32(number: float) -> float:
+    """Return the float of 32 bits that is nearest to a number; infinity beyond the largest one."""
+    try:
+        nearest: float
+        (nearest,) = struct.unpack("f", struct.pack("f", number))
+    except OverflowError:
+        return math.copysign(math.inf, number)
+    return nearest
+
+
 def exact_decimal(value: float | Decimal | str) -> Decimal | None:
     """Return the decimal that a number shows, or a text of one; None for NaN, infinity and other texts."""
     if isinstance(value, str):
@@ -169,6 +195,28 @@ def iso_day(text: str) -> date | None:
         return None
 
 
+def iso_time_of_day(text: str) -> time | None:
+    """Return the time of day of a text such as 23:59:59.5; None for any other text, one with a zone or with parts of a microsecond as well."""
+    match = _TIME_OF_DAY.fullmatch(text)
+    if match is None:
+        return None
+    clock, fraction = match[1], match[2] or ""
+    try:
+        return (
+            None if fraction[6:].strip("0") else time.fromisoformat(f"{clock}.{fraction:0<6.6}" if fraction else clock)
+        )
+    except ValueError:
+        return None
+
+
+def iso_duration(text: str) -> timedelta | None:
+    """Return the duration of a text of ISO 8601 such as P1DT2H30M; None for any other text, one of months or years as well."""
+    try:
+        return None if _FINER_DURATION.search(text) else msgspec.convert(text, timedelta)
+    except msgspec.ValidationError:
+        return None
+
+
 def iso_time(text: str) -> IsoTime | None:
     """Return the time of a text of ISO 8601: a day, or a day and a time of day. None for any other text.
 
@@ -177,7 +225,7 @@ def iso_time(text: str) -> IsoTime | None:
     match = _ISO.fullmatch(text)
     if match is None:
         return None
-    day, minute, second, fraction, hours, minutes = match.groups()
+    day, minute, second, fraction, zone, hours, minutes = match.groups()
     if fraction and not second:
         return None
     try:
@@ -188,7 +236,8 @@ def iso_time(text: str) -> IsoTime | None:
     except (ValueError, OverflowError):
         return None
     digits = fraction or ""
-    return IsoTime(seconds * 1_000 + int(digits[:3].ljust(3, "0")), bool(digits[3:].strip("0")))
+    fraction_of_second = int(digits[:6].ljust(6, "0"))
+    return IsoTime(seconds * _MICROSECONDS + fraction_of_second, bool(digits[6:].strip("0")), zone is not None)
 
 
 def are_day_digits(number: int) -> bool:

@@ -16,6 +16,7 @@ from headrace.execution.element import Emitted
 from headrace.metrics import METRICS
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import SinkPlan, ToStage
+from headrace.records.column_types import columns_of
 from headrace.records.columns import changelog_schema, sink_schema, to_columns
 from headrace.records.keys import key_reader
 from headrace.records.source_columns import EventTimeLimit
@@ -246,7 +247,8 @@ class Transit(Outlet):
             return pa.repeat(pa.scalar(BROADCAST_KEY, pa.binary()), len(columns))
         if key.function is not None:
             return self._made_keys(key, [emitted.record for emitted in as_records(rows)])
-        return key_json_column(*(columns.columns.field(name) for name in key.fields))
+        fields = {column.name: column.kind for column in columns_of(columns.record)}
+        return key_json_column(*(fields[name].as_key(columns.columns.field(name)) for name in key.fields))
 
     def _made_keys(self, key: KeyBy, records: Sequence[msgspec.Struct]) -> pa.BinaryArray:
         read = key_reader(key)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, 
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -22,6 +22,8 @@ from headrace.execution.element import Emitted, make_emitted, shown_record
 from headrace.execution.process_context import LATEST_TIMER
 from headrace.execution.record_copies import copied, is_immutable
 from headrace.interrupts import is_interrupt
+from headrace.records.column_kinds.kind import ScalarKind
+from headrace.records.column_types import columns_of
 from headrace.records.order import output_order
 from headrace.records.value_arrays import UnfitRecord
 from headrace.run.rows import ColumnarRows, Pipe, Rows, as_records
@@ -125,10 +127,26 @@ def _flat_mapped(transform: FlatMap, emitted: Iterable[Emitted]) -> Iterator[Emi
 
 def _timed(transform: AssignEventTime, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
     time = transform.time
-    read: Callable[[Any], Any] = operators.attrgetter(time) if isinstance(time, str) else time
+    read = _time_of_field(time) if isinstance(time, str) else time
     timestamp = partial(_timestamp, read)
     for order, _, kind, record in emitted:
         yield make_emitted((order, called(transform.name, timestamp, record), kind, record))
+
+
+def _time_of_field(name: str) -> Callable[[Any], int]:
+    """Return the function that reads a field of instants as milliseconds."""
+    kinds: dict[type, ScalarKind] = {}
+
+    def read(record: msgspec.Struct) -> int:
+        kind = kinds.get(type(record))
+        if kind is None:
+            columns = columns_of(type(record))
+            kind = kinds[type(record)] = cast(
+                "ScalarKind", next(column.kind for column in columns if column.name == name)
+            )
+        return kind.event_time(getattr(record, name))
+
+    return read
 
 
 def _kept_or_deleted(transform: str, is_kept: Callable[[Any], bool], element: Emitted) -> Emitted:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import msgspec
 import pyarrow as pa
@@ -25,6 +25,7 @@ from headrace.api.graph import SourceNode
 from headrace.config import SourceConfig
 from headrace.errors import SourceError
 from headrace.names import counted
+from headrace.records.column_kinds.kind import ScalarKind
 from headrace.records.column_types import columns_of, near_names
 from headrace.records.columns import NO_PROBLEMS, BadRow, RecordReader
 from headrace.records.foreign_values import is_number
@@ -58,6 +59,7 @@ class RowCheck:
         self._reader = RecordReader(node.record, node.row_kind, node.needed_of_deletions)
         self._decoder = decoder
         self._place_of_event_time = node.record.__struct_fields__.index(node.event_time)
+        self._kind_of_event_time = cast("ScalarKind", columns_of(node.record)[self._place_of_event_time].kind)
 
     def problem(self, table: pa.Table) -> str | None:
         """Return why a file with this table is refused as a whole; None if it is not.
@@ -91,7 +93,7 @@ class RowCheck:
 
     def times(self, columns: pa.StructArray) -> pa.Int64Array:
         """Return the event time of each checked row (ms), null for a row that is refused or skipped, or that no reader has a key of."""
-        times = columns.field(self._place_of_event_time)
+        times = self._kind_of_event_time.event_times(columns.field(self._place_of_event_time))
         masks = [columns.is_valid()] if columns.null_count else []
         if (has_key := self._has_key(columns)) is not None:
             masks.append(has_key)
@@ -142,12 +144,14 @@ class RowCheck:
     def doubtful_times(self, columns: pa.StructArray) -> int:
         """Count the doubtful times of all columns of checked rows, as if they had no unit."""
         return sum(
-            count_doubtful(columns.field(column.name)) for column in columns_of(self._node.record) if column.is_time
+            count_doubtful(columns.field(column.name))
+            for column in columns_of(self._node.record)
+            if column.is_milliseconds
         )
 
     def _count_doubtful(self, table: pa.Table, columns: pa.StructArray) -> int:
         """Count the doubtful times of columns that hold numbers; timestamps have a unit."""
-        names = [column.name for column in columns_of(self._node.record) if column.is_time]
+        names = [column.name for column in columns_of(self._node.record) if column.is_milliseconds]
         numbers = [name for name in names if name in table.schema.names and is_number(table.schema.field(name).type)]
         return sum(count_doubtful(columns.field(name)) for name in numbers)
 

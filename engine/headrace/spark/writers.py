@@ -37,6 +37,8 @@ def merge_through(spark: SparkSession) -> SparkMerge:
         own.conf.set("spark.databricks.delta.write.txnAppId", app_id)
         own.conf.set("spark.databricks.delta.write.txnVersion", str(version))
         own.conf.set("spark.databricks.delta.commitInfo.userMetadata", f'{{"{CHECKPOINT_METADATA}": {version}}}')
+        # As 96 bits, Spark's default, other readers overflow: they read times in lists as nanoseconds (years 1678 to 2262).
+        own.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         source = own.read.parquet(*map(spark_uri, files))
         source.createOrReplaceTempView(_VIEW)
         columns = [name for name in source.columns if name != ROW_KIND]

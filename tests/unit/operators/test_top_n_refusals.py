@@ -65,7 +65,8 @@ def test_invalid_ranking_is_refused(options, error, message):
 
 def test_ordering_by_a_list_is_refused():
     with pytest.raises(
-        TypeError, match=r"'tags' is list\[str\], and only int, float, Decimal, str, bool, bytes and date, and tuples"
+        TypeError,
+        match=r"'tags' is list\[str\], and only int, float, Decimal, str, bool, bytes, date, datetime, time, timedelta and UUID, and tuples",
     ):
         odd().top("best", 1, by="tags", **KEPT)
 

@@ -10,7 +10,8 @@ import pytest
 from msgspec import inspect
 
 from headrace import Struct
-from headrace.records.column_kinds import SCALARS, ScalarKind
+from headrace.records.column_kinds.kind import ScalarKind
+from headrace.records.column_kinds.scalars import SCALARS
 from headrace.records.column_types import columns_of
 from headrace.records.columns import BadRow, RecordReader, contentless, sink_columns, sink_schema, to_columns
 from headrace.records.foreign_values import is_text

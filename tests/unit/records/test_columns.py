@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import FlooredTimestamp, Struct, Timestamp
+from headrace import FlooredTimestamp, Json, Struct, Timestamp
 from headrace.errors import ConfigError
 from headrace.records.column_types import columns_of
 from headrace.records.columns import BadRow, RecordReader, sink_schema, to_columns
@@ -98,9 +98,10 @@ class Pair(Struct, array_like=True):
         frozenset[str],
         tuple[int, str],
         list,
-        list[time],
         dict,
-        dict[int, str],
+        dict[bool, str],
+        dict[float, str],
+        dict[Json, str],
         dict[str | None, int],
         int | str,
         list[int | str],
@@ -108,10 +109,10 @@ class Pair(Struct, array_like=True):
         Any,
         list[Any],
         Pair,
-        time,
-        Literal[1, 2],
+        Annotated[time, msgspec.Meta(tz=True)],
         Literal["a", 1],
-        enum.Enum("N", {"ONE": 1}),
+        enum.Enum("N", {"ONE": 1, "TWO": "two"}),
+        enum.Enum("N", {"ONE": 1.5}),
         Struct,
     ],
 )

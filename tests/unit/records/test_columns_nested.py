@@ -257,7 +257,7 @@ def test_nested_field_without_column_is_named():
 
 
 def test_nested_primary_key_is_refused():
-    with pytest.raises(ConfigError, match="the primary key of Order has lines, which is a list, map or struct"):
+    with pytest.raises(ConfigError, match="the primary key of Order has lines, which is a list, map, struct or Json"):
         sink_schema(Order, ("lines",))
 
 

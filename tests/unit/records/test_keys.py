@@ -59,5 +59,7 @@ def test_function_may_make_the_key(created, key):
 
 @pytest.mark.parametrize("created", [["a"], {"a": 1}, Line("UA1", 2), ("a", ["b"])])
 def test_key_of_another_type_is_refused(created):
-    with pytest.raises(TypeError, match="a key is text, a number, a truth value, a day or a tuple of them, not "):
+    with pytest.raises(
+        TypeError, match="a key is text, a number, a truth value, a UUID, a time or a tuple of them, not "
+    ):
         key_reader(KeyBy(function=lambda _: created))(Line("UA1", 2))

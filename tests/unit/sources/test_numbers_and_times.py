@@ -215,7 +215,7 @@ def test_fine_times_in_nests_refuse_the_file():
     ],
 )
 def test_times_are_read_as_iso_text(text, milliseconds, is_finer):
-    assert iso_time(text) == (milliseconds, is_finer)
+    assert iso_time(text).in_units(1_000) == (milliseconds, is_finer)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_annotated_texts_are_read_as_texts(store_schema):
         assert read_bytes(kind, content, Annotated).records == [first, Annotated(2, str(ids[1]), None, [])]
     wrong = read_bytes("parquet", parquet_bytes(pa.table({"x": stored, "at": [1, 2]})), Whole)
     assert wrong.records == [None, None]
-    assert "UUID('0123abcd-0000-1000-8000-00805f9b34fb'), which is not int64" in wrong.errors[0]
+    assert "0123abcd-0000-1000-8000-00805f9b34fb, which is not int64" in wrong.errors[0]
 
 
 def test_texts_of_times_sort_as_times():

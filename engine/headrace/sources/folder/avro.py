@@ -11,10 +11,11 @@ from __future__ import annotations
 import bz2
 import io
 import lzma
+import struct
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any, Final, NamedTuple
 
@@ -185,7 +186,7 @@ def _unsnapped(content: bytes) -> bytes:
     return plain
 
 
-_PER_MILLISECOND: Final = {"millis": 1, "micros": 1_000, "nanos": 1_000_000}
+_PER_SECOND: Final = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
 _TIMES: Final = ("timestamp", "local-timestamp")
 _NO_RECORD: Final = "its schema is no record, so it has no columns"
 _PREFIX: Final = "headrace-"
@@ -196,7 +197,7 @@ _Read = Callable[[Any, dict[str, Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class AvroFiles:
-    """Format of Avro files. Timestamps are times, decimals numbers, dates days; no field accepts other logical types, except `uuid`."""
+    """Format of Avro files. Logical types are what their names say; a UUID is a text, and a duration with months fits no field."""
 
     suffixes = (".avro",)
 
@@ -300,8 +301,26 @@ def _with_own_types(schema: Any) -> Any:
     return own | {"logicalType": f"{_PREFIX}{logical}"} if known else own
 
 
-def _instant(per_millisecond: int) -> _Read:
-    return lambda value, _: Instant(value, per_millisecond)
+def _instant(per_second: int, *, is_local: bool) -> _Read:
+    return lambda value, _: Instant(value, per_second, is_local)
+
+
+def _time_of_day(per_second: int) -> _Read:
+    def read(value: int, schema: dict[str, Any]) -> Any:
+        if not 0 <= value < _SECONDS_OF_DAY * per_second:
+            return _other(value, schema)
+        return (_MIDNIGHT + timedelta(microseconds=value * 1_000_000 // per_second)).time()
+
+    return read
+
+
+def _duration(value: bytes, schema: dict[str, Any]) -> Any:
+    """Return a duration of days and milliseconds; months have no length."""
+    months, days, milliseconds = struct.unpack("<III", value)
+    try:
+        return _other(value, schema) if months else timedelta(days=days, milliseconds=milliseconds)
+    except OverflowError:
+        return _other(value, schema)
 
 
 def _decimal(value: bytes, schema: dict[str, Any]) -> Any:
@@ -323,11 +342,19 @@ def _other(value: Any, schema: dict[str, Any]) -> OtherType:
 
 
 _EPOCH: Final = date(1970, 1, 1)
+_SECONDS_OF_DAY: Final = 86_400
+_MIDNIGHT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOGICAL: Final[dict[tuple[str, str], _Read]] = {
-    **{("long", f"{name}-{unit}"): _instant(per) for name in _TIMES for unit, per in _PER_MILLISECOND.items()},
+    **{
+        ("long", f"{name}-{unit}"): _instant(per, is_local=name.startswith("local"))
+        for name in _TIMES
+        for unit, per in _PER_SECOND.items()
+    },
     **dict.fromkeys((("bytes", "decimal"), ("fixed", "decimal")), _decimal),
     ("int", "date"): _day,
-    **dict.fromkeys((("int", "time-millis"), ("long", "time-micros"), ("fixed", "duration")), _other),
+    ("int", "time-millis"): _time_of_day(1_000),
+    ("long", "time-micros"): _time_of_day(1_000_000),
+    ("fixed", "duration"): _duration,
 }
 """Readers of values by their type and logical type."""
 

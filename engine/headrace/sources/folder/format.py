@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.api.graph import SourceNode
 from headrace.errors import HeadraceError, SourceError, StorageError
-from headrace.records.column_kinds import Text
+from headrace.records.column_kinds.texts import Text
 from headrace.records.column_types import Column, columns_of, near_misses
 from headrace.records.foreign_values import raw_row
 from headrace.records.plain_values import to_column

@@ -88,7 +88,7 @@ def misfits(schema: pa.Schema, node: SourceNode) -> list[str]:
                 f"the result has no column '{column.name}', a field of {record.__name__} (it has {', '.join(schema.names)})"
             )
         if result_type is not None and not pa.types.is_null(result_type) and not column.kind.takes(result_type):
-            wanted = "timestamp" if column.is_time else column.type
+            wanted = "timestamp" if column.is_time else column.sink_type
             problems.append(
                 f"column '{column.name}' of the result is {result_type}, and the field of {record.__name__} is {wanted}"
             )

@@ -1,0 +1,1 @@
+"""Kinds of columns: all that the package knows of the values of one type."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         UpsertMaterialize,
     )
     from headrace.api.options import JoinType, WindowFunction, Windows
-    from headrace.api.records import Digits, FlooredTimestamp, RowKind, Struct, Timestamp
+    from headrace.api.records import Digits, FlooredTimestamp, RowKind, Struct, Timestamp, field
     from headrace.api.services import (
         AsyncRetryStrategy,
         Batching,
@@ -145,6 +145,7 @@ __all__ = [
     "WindowedStream",
     "Windows",
     "declare",
+    "field",
 ]
 
 
@@ -176,7 +177,7 @@ _MODULES = {
         "UpsertMaterialize",
     ),
     "api.options": ("JoinType", "WindowFunction", "Windows"),
-    "api.records": ("Digits", "FlooredTimestamp", "RowKind", "Struct", "Timestamp"),
+    "api.records": ("Digits", "FlooredTimestamp", "RowKind", "Struct", "Timestamp", "field"),
     "api.services": (
         "AsyncRetryStrategy",
         "Batching",

@@ -11,6 +11,7 @@ from typing import Annotated, get_args
 import msgspec
 
 Struct = msgspec.Struct
+field = msgspec.field
 """Base class of records and state values. Declare them `frozen=True`: the engine caches decoded
 values, so a value changed in place would change state without a write."""
 

@@ -32,6 +32,8 @@ from headrace.sources.folder.format import (
     head_of,
     present_columns,
     typed_table,
+    values_within,
+    wanted_columns,
 )
 from headrace.storage.storage import Storage
 
@@ -227,9 +229,16 @@ class AvroFiles:
         if fields is None:
             raise DamagedFileError(_NO_RECORD)
         records = list(_records(container))
-        wanted = present_columns(node, [field["name"] for field in fields], columns)
-        values = {column.name: [record[column.name] for record in records] for column in wanted}
+        names = [field["name"] for field in fields]
+        within = [column for column in wanted_columns(node, columns) if column.path and column.path[0] in names]
+        wanted = present_columns(node, [*names, *(column.stored for column in within)], columns)
         problems: dict[int, str] = {}
+        values = {
+            column.stored: [record[column.stored] for record in records]
+            if column.stored in names
+            else values_within(records, column.path, problems)
+            for column in wanted
+        }
         table = typed_table(values, node, wanted, len(records), problems)
         return FileRows(table, problems, lambda number: _text(records[number]))
 

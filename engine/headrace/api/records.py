@@ -11,9 +11,11 @@ from typing import Annotated, get_args
 import msgspec
 
 Struct = msgspec.Struct
-field = msgspec.field
 """Base class of records and state values. Declare them `frozen=True`: the engine caches decoded
 values, so a value changed in place would change state without a write."""
+
+field = msgspec.field
+"""Settings of a field: `name`, under which files, tables and state have it, `default` and `default_factory`."""
 
 TIMESTAMP = "timestamp"
 FLOORED = "floored"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -12,10 +14,17 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace import Pipeline, Struct, Timestamp, field
+from headrace.cli.check import names
+from headrace.cli.describe import describe
 from headrace.commit.run_check import checked_plan
 from headrace.edits.compact import compact_sinks
 from headrace.edits.restore import restore
 from headrace.errors import ConfigError
+from headrace.plan.loader import plan_of, sink_schemas
+from headrace.sinks.registry import sink_of
+from headrace.sinks.sink import OutputFile, Publication, SparkWriters
+from headrace.storage.table import VersionTakenError
+from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness
 
 NAMES = ["US Gross", "$type", "1", "class", "größe", "it's", "`tick`"]
@@ -44,6 +53,13 @@ class Plain(Struct, frozen=True):
     gross: int
 
 
+class Secret(Struct, frozen=True):
+    """Row with a field that is called as a secret."""
+
+    at: Timestamp
+    token: str
+
+
 ROWS = [Row("a", 1, 7, [Part(3)]), Row("b", 2, 8), Row("a", 3, 9)]
 PLAIN = [Plain("a", 1, 7), Plain("b", 2, 8), Plain("a", 3, 9)]
 
@@ -57,12 +73,17 @@ def harness_of(record: Any, mode: str, **job: Any) -> PipelineHarness:
     return PipelineHarness(stream.sink("taken"), job=settings)
 
 
+def harness_folder(harness: PipelineHarness) -> JobFolder:
+    """Return the folder of a job."""
+    return JobFolder.of(harness.config)
+
+
 def rows_of(harness: PipelineHarness) -> list[dict[str, Any]]:
     """Return the rows as DuckDB has them; deltalake must have the same."""
     stored = DeltaTable(harness.config.sinks["taken"].path).to_pyarrow_table()
     assert stored.equals(pa.table(harness.sink_table("taken")).cast(stored.schema).select(stored.schema.names))
-    names = ", ".join('"' + name.replace('"', '""') + '"' for name in stored.schema.names)
-    return duckdb.sql(f"SELECT {names} FROM stored").to_arrow_table().to_pylist()
+    listed = ", ".join('"' + name.replace('"', '""') + '"' for name in stored.schema.names)
+    return duckdb.sql(f"SELECT {listed} FROM stored").to_arrow_table().to_pylist()
 
 
 @pytest.mark.parametrize("mode", ["append", "merge", "changelog"])
@@ -187,6 +208,44 @@ def test_quarantine_has_stored_names():
     (bad,) = harness.live("quarantine")
     assert bad["error"].startswith("US Gross is 'x', which is not")
     assert json.loads(bad["raw"])["US Gross"] == "x"
+
+
+def test_check_and_explain_name_columns():
+    harness = harness_of(
+        Plain, "append", source={"rename": {"gross": 1}}, sink={"rename": {"key": "token", "at": "at"}}
+    )
+    plan = checked_plan(harness.config)
+    assert [(finding.check, finding.outcome, finding.detail) for finding in names(plan)] == [
+        ("source rows", "ok", "names of columns: gross is '1'"),
+        ("sink taken", "ok", "names of columns: key is 'token'"),
+    ]
+    source, sink = describe(harness.config, plan)["stages"][0]["operators"]
+    assert (source["names"], sink["names"]) == ({"gross": "1"}, {"key": "token"})
+
+
+def test_name_of_secret_field_is_no_secret():
+    harness = harness_of(Secret, "append", sink={"rename": {"token": "the token"}})
+    harness.feed("rows", [Secret(1, "t")])
+    harness.run()
+    assert rows_of(harness)[0]["the token"] == "t"
+
+
+@pytest.mark.parametrize("name", ["US Gross", "a=b", "gross"])
+def test_spark_merges_only_names_that_it_takes(name):
+    harness = harness_of(Plain, "merge", sink={"rename": {"gross": name}})
+    harness.feed("rows", PLAIN)
+    harness.run()
+    merged = []
+    schemas = sink_schemas(plan_of(harness.config.code), harness.config.appended)
+    sink = sink_of(harness.config, "taken", *schemas["taken"], SparkWriters(merge=lambda *_, **__: merged.append(1)))
+    table = sink.latest()
+    rows = pa.table({"key": ["z"], "at": pa.array([1], pa.timestamp("us", "UTC")), name: [1], "_row_kind": ["+I"]})
+    staged = harness_folder(harness).stage("outputs/taken/z.parquet", rows)
+    write = replace(sink, spark_above_rows=0).write
+    with suppress(VersionTakenError):
+        write(table, [OutputFile(staged.path, staged.rows, staged.size)], Publication(9))
+    assert len(merged) == (name == "gross")
+    assert ("z" in {row["key"] for row in rows_of(harness)}) == (name != "gross")
 
 
 # -------------------------------------------------------------------------------------------------------------- refused

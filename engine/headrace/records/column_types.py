@@ -29,7 +29,7 @@ from headrace.records.column_kinds import (
     Time,
     UndeclaredDecimal,
 )
-from headrace.records.foreign_values import item_type
+from headrace.records.foreign_values import field_types, item_type
 
 Names = tuple[tuple[str, str], ...]
 """Fields, and the names of their columns in one source or sink."""
@@ -285,8 +285,8 @@ def _near_way(types: dict[str, pa.DataType], names: tuple[str, ...], path: str) 
     """Yield the reason for the first name on the way to a value that a table almost has."""
     name, *more = names
     yield from (f"{path}{name} {why}" for _, why in near_misses([name], types))
-    if more and name in types and pa.types.is_struct(types[name]):
-        yield from _near_way({field.name: field.type for field in types[name]}, tuple(more), f"{path}{name}.")
+    if more and name in types:
+        yield from _near_way(field_types(types[name]), tuple(more), f"{path}{name}.")
 
 
 def _near_parts(kind: pa.DataType, column: Column, path: str) -> Iterator[str]:

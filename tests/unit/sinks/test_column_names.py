@@ -179,7 +179,7 @@ def test_rename_of_running_job_is_a_changed_schema():
         harness.run()
 
 
-def test_rename_of_running_source_reads_what_follows():
+def test_rename_of_running_source_reads_later_files():
     harness = harness_of(Plain, "append")
     harness.feed("rows", PLAIN[:1])
     harness.run()

@@ -15,8 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace import Digits, Struct, Timestamp, field
+from headrace import Digits, Pipeline, Struct, Timestamp, field
 from headrace.config import CsvOptions
+from headrace.plan.planner import sources_of
+from headrace.records.record_columns import from_struct_array
+from headrace.sources.folder.format import DamagedFileError, located
+from headrace.sources.row_check import RowCheck
+from headrace.sources.transformed.rows import input_schema
 from tests.unit.sources.source_reading import Outcome, avro_bytes, parquet_bytes, read_bytes, read_messages
 
 NAMES = ["US Gross", "$type", "1", "a.b", "class", "größe", "it's", "`tick`", " edge ", "x" * 300]
@@ -208,6 +213,40 @@ def test_path_that_a_table_lacks_is_null():
     rows = [{"at": 1, "payload": {"order": {"amount": 7}}}]
     assert read("delta", written("delta", rows), Order).records[0].note is None
     assert read("parquet", written("parquet", rows), Order).records[0].note == "none"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "json", "kafka", "avro"])
+def test_almost_the_first_name_of_a_path_is_refused(kind):
+    record = msgspec.defstruct("Row", [("at", Timestamp), ("value", int | None, field(name="payload.x", default=None))])
+    rows = [{"at": 1, "Payload": {"x": 1}}]
+    part = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "long"}]}
+    content = avro_bytes({"at": "long", "Payload": part}, rows) if kind == "avro" else written(kind, rows)
+    outcome = read(kind, content, record)
+    assert "payload is missing, but there is 'Payload'" in (outcome.refused or outcome.errors[0])
+
+
+def test_name_that_a_file_has_twice_is_refused():
+    record = msgspec.defstruct("Row", [("at", Timestamp), ("value", int | None, field(name="US Gross", default=None))])
+    twice = pa.Table.from_arrays([pa.array([1])] * 3, ["at", "US Gross", "US Gross"])
+    assert read_bytes("parquet", parquet_bytes(twice), record).refused == "more than one column US Gross"
+    assert "more than one column US Gross" in str(read_bytes("csv", b"at,US Gross,US Gross\n1,2,3\n", record).refused)
+
+
+def test_path_to_two_fields_is_refused():
+    record = msgspec.defstruct("Row", [("at", Timestamp), ("value", int | None, field(name="a.b", default=None))])
+    node = Pipeline("rows").source("rows", record, event_time="at").sink("taken").operators[0]
+    parts = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["b", "b"])
+    with pytest.raises(DamagedFileError, match="more than one field a.b"):
+        located(pa.table({"at": [1], "a": parts}), node)
+
+
+def test_transforms_of_spark_name_fields():
+    rows = Pipeline("rows").source("rows", Sale, event_time="at").sql("SELECT * FROM rows", record=Sale)
+    (node,) = sources_of(rows.sink("taken"))
+    assert input_schema(node.stored).names == ["at", "list_price", "all_prices", "by_shop"]
+    price = pa.array([{"unitPrice": 3, "ofCurrency": "CHF"}])
+    checked = RowCheck(node).check(pa.table({"at": [1], "list_price": price}))
+    assert from_struct_array(checked.columns, Sale) == [Sale(1, Price(3, "CHF"))]
 
 
 # ---------------------------------------------------------------------------------------------------- structs and errors

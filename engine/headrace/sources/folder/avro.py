@@ -31,6 +31,7 @@ from headrace.sources.folder.format import (
     content_of,
     head_of,
     present_columns,
+    refuse_near_names,
     typed_table,
     values_within,
     wanted_columns,
@@ -230,7 +231,9 @@ class AvroFiles:
             raise DamagedFileError(_NO_RECORD)
         records = list(_records(container))
         names = [field["name"] for field in fields]
-        within = [column for column in wanted_columns(node, columns) if column.path and column.path[0] in names]
+        paths = [column for column in wanted_columns(node, columns) if column.path and column.stored not in names]
+        refuse_near_names([column.path[0] for column in paths], names)
+        within = [column for column in paths if column.path[0] in names]
         wanted = present_columns(node, [*names, *(column.stored for column in within)], columns)
         problems: dict[int, str] = {}
         values = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
@@ -126,10 +126,15 @@ def present_columns(node: SourceNode, names: Sequence[str], columns: Collection[
     Raises `DamagedFileError` for one that the file lacks, and has under a name that is almost the same.
     """
     wanted = wanted_columns(node, columns)
-    for name, why in near_misses([column.stored for column in wanted], names):
+    refuse_near_names([column.stored for column in wanted], names)
+    return [column for column in wanted if column.stored in names]
+
+
+def refuse_near_names(wanted: Iterable[str], names: Sequence[str]) -> None:
+    """Raise `DamagedFileError` for a wanted name that a file lacks, and has in almost the same form."""
+    for name, why in near_misses(wanted, names):
         msg = f"{name} {why}"
         raise DamagedFileError(msg)
-    return [column for column in wanted if column.stored in names]
 
 
 def located(table: pa.Table, node: SourceNode, nulls: Collection[str] = ()) -> FileRows:
@@ -157,8 +162,11 @@ def _within_structs(table: pa.Table, path: Sequence[str]) -> pa.ChunkedArray | N
         if not pa.types.is_struct(values.type):
             msg = f"column {'.'.join(path[:at])} is {values.type}, which is no struct with {name!r}"
             raise DamagedFileError(msg)
-        place = values.type.get_field_index(name)
-        values = None if place < 0 else pc.struct_field(values, [place])
+        places = values.type.get_all_field_indices(name)
+        if len(places) > 1:
+            msg = f"more than one field {'.'.join(path[: at + 1])}"
+            raise DamagedFileError(msg)
+        values = pc.struct_field(values, places) if places else None
     return values
 
 

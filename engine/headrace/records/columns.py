@@ -144,15 +144,19 @@ def changelog_schema(sink: pa.Schema) -> pa.Schema:
     )
 
 
-def to_columns(records: Sequence[msgspec.Struct], schema: pa.Schema) -> pa.Table:
-    """Return records as a table of `schema`, which `sink_schema` has made for their type; times become timestamps.
+def to_columns(
+    records: Sequence[msgspec.Struct], schema: pa.Schema, record: type[msgspec.Struct] | None = None
+) -> pa.Table:
+    """Return records as a table of `schema`, which `sink_schema` has made for their type, or for the class `record` of which they are.
+
+    Times become timestamps.
 
     Raises `UnfitRecord` for a value that is not of its field's type.
     """
     if not records:
         return schema.empty_table()
     arrays = []
-    for column in columns_of(type(records[0])):
+    for column in columns_of(record or type(records[0])):
         try:
             arrays.append(to_array(attributes(column.name)(records), column, sink=True))
         except UnfitRecord as error:

@@ -154,7 +154,7 @@ class TaskOutput:
 
     def _append_changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         schema = sink_schema(sink.record, sink.primary_key, sink.names)
-        columns = _sink_columns(emitted, schema).columns
+        columns = _sink_columns(emitted, schema, sink.record).columns
         kinds = _symbols(emitted)
         orders = pa.array([item.order.hex() for item in emitted], pa.string())
         self.append_table(sink.name, pa.Table.from_arrays([*columns, kinds, orders], schema=changelog_schema(schema)))
@@ -162,7 +162,7 @@ class TaskOutput:
     def _merge(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         """Stage net changes for a merge: the sink's columns and the row kind."""
         schema = sink_schema(sink.record, sink.primary_key, sink.names)
-        rows = _sink_columns(emitted, schema)
+        rows = _sink_columns(emitted, schema, sink.record)
         columns = self._batch.partition_by.get(sink.name, ())
         check_partition_values(rows, columns)
         check_folder_names(rows, columns, is_merged=True)
@@ -198,7 +198,7 @@ class SinkFiles(Outlet):
             return
         emitted = as_records(rows)
         with refusing_unfit(self.maker, emitted):
-            self.output.append_table(self.sink, _sink_columns(emitted, schema))
+            self.output.append_table(self.sink, _sink_columns(emitted, schema, self.record))
 
     def _appends(self, rows: ColumnarRows, schema: pa.Schema) -> bool:
         """Append rows as columns; return False if records have to be made, also to name the one that the sink refuses."""
@@ -287,8 +287,8 @@ def _symbols(emitted: Sequence[Emitted]) -> pa.StringArray:
     return pa.array([*map(SYMBOLS.__getitem__, [item.kind for item in emitted])], pa.string())
 
 
-def _sink_columns(emitted: Sequence[Emitted], schema: pa.Schema) -> pa.Table:
-    return to_columns([item.record for item in emitted], schema)
+def _sink_columns(emitted: Sequence[Emitted], schema: pa.Schema, record: type[msgspec.Struct]) -> pa.Table:
+    return to_columns([item.record for item in emitted], schema, record)
 
 
 _TRANSIT_LAYOUT = ParquetLayout("lz4", dictionary=(), statistics=False)

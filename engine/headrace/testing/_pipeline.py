@@ -139,7 +139,7 @@ class PipelineHarness(JobRuns):
         names = self.job.get("sources", {}).get(source, {}).get("rename", {})
         node = replace(self._source(source), rename=tuple(names.items()))
         _check_fed(node, records, kinds)
-        table = to_columns(records, table_schema(columns_of(node.record, node.names)))
+        table = to_columns(records, table_schema(columns_of(node.record, node.names)), node.record)
         if node.row_kind is not None:
             symbols = [kind.symbol for kind in kinds or [RowKind.INSERT] * len(records)]
             table = table.append_column(node.row_kind, pa.array(symbols, pa.string()))

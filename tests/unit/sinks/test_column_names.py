@@ -223,6 +223,27 @@ def test_check_and_explain_name_columns():
     assert (source["names"], sink["names"]) == ({"gross": "1"}, {"key": "token"})
 
 
+class Wider(Plain, frozen=True):
+    """Row of a subclass, whose further field a sink of its class lacks."""
+
+    note: str = ""
+
+
+@pytest.mark.parametrize("mode", ["append", "merge", "changelog"])
+def test_records_of_subclass_have_columns_of_class(mode):
+    rows = (
+        Pipeline("job")
+        .source("rows", Plain, event_time="at")
+        .map(lambda row: Wider(row.key, row.at, row.gross, "x"), record=Plain)
+    )
+    stream = rows if mode == "append" else rows.upsert_materialize("latest", primary_key=("key",))
+    sink = {"rename": {"gross": "note"}, **({"mode": "append"} if mode == "changelog" else {})}
+    harness = PipelineHarness(stream.sink("taken"), job={"sinks": {"taken": sink}})
+    harness.feed("rows", PLAIN[:1])
+    harness.run()
+    assert [row["note"] for row in rows_of(harness)] == [7]
+
+
 def test_name_of_secret_field_is_no_secret():
     harness = harness_of(Secret, "append", sink={"rename": {"token": "the token"}})
     harness.feed("rows", [Secret(1, "t")])

@@ -216,7 +216,7 @@ def test_path_that_a_table_lacks_is_null():
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta", "json", "kafka", "avro"])
-def test_almost_the_first_name_of_a_path_is_refused(kind):
+def test_near_first_name_of_path_is_refused(kind):
     record = msgspec.defstruct("Row", [("at", Timestamp), ("value", int | None, field(name="payload.x", default=None))])
     rows = [{"at": 1, "Payload": {"x": 1}}]
     part = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "long"}]}

@@ -53,10 +53,14 @@ class JsonRows:
         """Fill in the values of fields that are named by a path, where objects have no member of the whole name."""
         for column in self._columns:
             if column.path and MISSING in values[column.stored]:
-                rows = [{column.path[0]: value} for value in values[column.path[0]]]
+                root, wholes = column.path[0], values[column.stored]
+                rows = [
+                    {root: value} if whole is MISSING else {} for whole, value in zip(wholes, values[root], strict=True)
+                ]
                 within = values_within(rows, column.path, problems)
-                both = zip(values[column.stored], within, strict=True)
-                values[column.stored] = [inner if value is MISSING else value for value, inner in both]
+                values[column.stored] = [
+                    value if whole is MISSING else whole for whole, value in zip(wholes, within, strict=True)
+                ]
 
     def _refuse_near_names(
         self,

@@ -171,7 +171,7 @@ def test_whole_name_wins_over_path(kind):
 def test_each_object_has_its_own_way(kind):
     rows = [
         NESTED[0],
-        {"at": 2, "payload.order.amount": 9},
+        {"at": 2, "payload.order.amount": 9, "payload.note": "none", "payload": 5},
         {"at": 3, "payload": {"order": {}}},
         {"at": 4, "payload": None},
     ]

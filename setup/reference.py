@@ -162,6 +162,8 @@ def _entry(name: str, value: object, public: Collection[str]) -> str:
     elif callable(value) and _own(value):
         parts.append(f"```\n{_signature(name, value, is_method=False)}\n```\n")
         parts.append(_docstring(value) + "\n")
+    elif inspect.isfunction(value):
+        parts.append(f"A name for `{value.__module__}.{value.__qualname__}`.\n")
     else:
         parts.append(f"A name for `{value!r}`.\n")
     return "\n".join(parts)

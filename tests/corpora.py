@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -90,7 +91,12 @@ def _csv(folder: Path) -> Iterator[Verdict]:
         record = _record(dict.fromkeys(rows[0], str))
         outcome = read_bytes("csv", file.read_bytes(), record)
         for row, ours in zip(rows, outcome.records, strict=False):  # their rows have no nulls
-            row.update((name, None) for name, text in row.items() if not text and getattr(ours, name, None) is None)
+            fields = {column.stored: column.name for column in columns_of(record)}
+            row.update(
+                (name, None)
+                for name, text in row.items()
+                if not text and getattr(ours, fields.get(name, ""), None) is None
+            )
         yield file, *_verdict(outcome, record, rows)
 
 
@@ -141,7 +147,8 @@ def _read_table(table: Path, record: type[msgspec.Struct]) -> Outcome:
         "max_quarantined": "none",
         "max_ahead": "none",
     }
-    harness = PipelineHarness(pipeline, job={"sources": {"rows": source}})
+    names = {column.name: column.stored for column in columns_of(record) if column.stored}
+    harness = PipelineHarness(pipeline, job={"sources": {"rows": source}, "sinks": {"taken": {"rename": names}}})
     try:
         harness.run()
     except HeadraceError as error:
@@ -184,8 +191,17 @@ def _verdict(outcome: Outcome, record: type[msgspec.Struct], rows: Sequence[Any]
 
 def _record(types: dict[str, Any]) -> type[msgspec.Struct]:
     """Return a record with a field for each column of a type that records have, and an event time."""
-    fields = [(name, kind | None, None) for name, kind in types.items() if kind is not None and name.isidentifier()]
-    return msgspec.defstruct("Row", [*(field for field in fields if field[0] != "at"), ("at", Timestamp, 0)])
+    fields = _fields({name: kind for name, kind in types.items() if name != "at"})
+    return msgspec.defstruct("Row", [*fields, ("at", Timestamp, 0)])
+
+
+def _fields(types: dict[str, Any]) -> list[Any]:
+    """Return fields that are stored under any name, but for those that msgspec refuses."""
+    named = [(name, kind) for name, kind in types.items() if kind is not None and not _REFUSED_NAMES.search(name)]
+    return [(f"f{at}", kind | None, msgspec.field(name=name, default=None)) for at, (name, kind) in enumerate(named)]
+
+
+_REFUSED_NAMES = re.compile(r'["\\\x00-\x1f]')
 
 
 _FAMILIES: list[tuple[Callable[[pa.DataType], bool], Any]] = [
@@ -205,7 +221,7 @@ def _type_of(kind: pa.DataType) -> Any:
     """Return the annotation for values of an Arrow type; None for a type that records do not have."""
     if pa.types.is_struct(kind):
         parts = {field.name: _type_of(field.type) for field in kind}
-        fields = [(name, part | None, None) for name, part in parts.items() if part is not None and name.isidentifier()]
+        fields = _fields(parts)
         return msgspec.defstruct("Part", fields) if fields else None
     if pa.types.is_map(kind):
         item = _type_of(kind.item_type) if pa.types.is_string(kind.key_type) else None

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         Struct,
         Timestamp,
         TimestampMicros,
+        field,
     )
     from headrace.api.services import (
         AsyncRetryStrategy,
@@ -167,6 +168,7 @@ __all__ = [
     "WindowedStream",
     "Windows",
     "declare",
+    "field",
 ]
 
 
@@ -200,7 +202,7 @@ _MODULES = {
     "api.options": ("JoinType", "WindowFunction", "Windows"),
     "api.records": (
         *("Digits", "Float32", "FlooredTimestamp", "Int8", "Int16", "Int32", "Int64", "Json", "NaiveDatetime"),
-        *("RowKind", "Struct", "Timestamp", "TimestampMicros"),
+        *("RowKind", "Struct", "Timestamp", "TimestampMicros", "field"),
     ),
     "api.services": (
         "AsyncRetryStrategy",

@@ -210,6 +210,13 @@ class SourceNode:
     """In a plan: fields that a `-D` must hold, where only `normalize` reads the source; None: all."""
     keys: tuple[tuple[str, ...], ...] | None = None
     """In a plan: fields of the keys by which its readers take its rows; None: a reader takes rows without a key, or computes it."""
+    rename: tuple[tuple[str, str], ...] = ()
+    """In a plan: fields, and the names that the job's file gives them in the source."""
+
+    @property
+    def names(self) -> tuple[tuple[str, str], ...]:
+        """Return fields with the names of their columns, where the record does not name them: results of Spark's transform have the fields' own."""
+        return self.rename if self.transform is None else tuple((name, name) for name in self.record.__struct_fields__)
 
     @property
     def stored(self) -> SourceNode:

@@ -19,6 +19,9 @@ MARK = "arrow"
 """Name under which an annotation has the mark of a column's kind."""
 TIMESTAMP, FLOORED, MICROSECONDS, JSON = "timestamp", "floored", "microseconds", "json"
 
+field = msgspec.field
+"""Settings of a field: `name`, under which files, tables and state have it, `default` and `default_factory`."""
+
 
 def _mark(mark: str) -> msgspec.Meta:
     return msgspec.Meta(extra={MARK: mark})

@@ -61,7 +61,7 @@ def check(
     plan = checked_plan(config)
     findings = [Finding("configuration", "ok", str(config.file)), Finding("pipeline", "ok", config.pipeline)]
     findings += runner(config, plan)
-    findings += row_kinds(config)
+    findings += [*row_kinds(config), *names(plan)]
     log = CheckpointLog(JobFolder.of(config))
     findings += stored(config, plan, log)
     of_input = [*sources(config, plan, log)]
@@ -106,6 +106,19 @@ def row_kinds(config: JobConfig) -> Iterator[Finding]:
             f"{where}: the stream may take rows back (-U, -D), and mode append keeps all of them, without their kinds"
         )
         yield Finding(f"sink {name}", "warn", detail, "put upsert_materialize() before the sink")
+
+
+def names(plan: Plan) -> Iterator[Finding]:
+    """Yield a finding for each source and sink whose columns have other names than their fields."""
+    from headrace.records.column_types import columns_of
+
+    read = [(f"source {node.name}", node.stored.record, node.stored.names) for node in plan.sources]
+    written = [(f"sink {name}", sink.record, sink.names) for name, sink in plan.sinks.items()]
+    for what, record, own in (*read, *written):
+        other = [column for column in columns_of(record, own) if column.stored != column.name]
+        if other:
+            listed = ", ".join(f"{column.name} is {column.stored!r}" for column in other)
+            yield Finding(what, "ok", f"names of columns: {listed}")
 
 
 def stored(config: JobConfig, plan: Plan, log: CheckpointLog) -> Iterator[Finding]:

@@ -39,6 +39,7 @@ from headrace.execution.bound_function import declared_states
 from headrace.names import counted
 from headrace.options import AsyncStateOptions, Strategy
 from headrace.plan.stages import Flow, KeyedStage, Plan, Through, ToSink, ToStage
+from headrace.records.column_types import Names, columns_of
 
 if TYPE_CHECKING:
     from headrace.log.checkpoint import Checkpoint
@@ -174,7 +175,9 @@ class _Stages:
             end = {"stage": self._numbers[to.stage], "name": to.stage, "key": _key(to.key)}
             return end | {"input": to.number + 1} if len(self._plan.stage(to.stage).takes) > 1 else end
         if isinstance(to, ToSink):
-            operators.append({"operator": to.sink, "kind": "sink", **_bound(self._config, to.sink)})
+            sink = self._plan.sinks[to.sink]
+            names = _names(sink.record, sink.names)
+            operators.append({"operator": to.sink, "kind": "sink", **_bound(self._config, to.sink), **names})
             return {"operator": len(operators) - 1}
         if id(to.transform) not in places:  # a transform after several uses that meet appears once
             places[id(to.transform)] = len(operators)
@@ -210,6 +213,7 @@ def _source(config: JobConfig, source: SourceNode) -> dict[str, Any]:
     return {
         "record": source.record.__name__,
         "fields": list(source.record.__struct_fields__),
+        **_names(source.stored.record, source.stored.names),
         "event_time": source.event_time,
         "order_by": list(source.order_by or bound.kind.places),
         "row_kind": source.row_kind,
@@ -220,6 +224,12 @@ def _source(config: JobConfig, source: SourceNode) -> dict[str, Any]:
         "on_bad_row": bound.on_bad_row,
         **({} if source.transform is None else {"spark_transform": _spark_transform(source.transform, bound)}),
     }
+
+
+def _names(record: type[msgspec.Struct], names: Names) -> dict[str, Any]:
+    """Return the names of columns that are not those of their fields; nothing without such ones."""
+    other = {column.name: column.stored for column in columns_of(record, names) if column.stored != column.name}
+    return {"names": other} if other else {}
 
 
 def _spark_transform(transform: SparkTransform, bound: SourceConfig) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from headrace.log.declared import to_schemas
 from headrace.log.log import CheckpointLog
 from headrace.log.marks import refuse_dropped
 from headrace.plan.bindings import binding_problems, import_pipeline
-from headrace.plan.loader import plan_of, sink_schemas
+from headrace.plan.loader import plan_of, sink_schemas, with_names
 from headrace.plan.planner import plan_stages, problems_of
 from headrace.plan.stages import Plan, waits_of
 from headrace.sinks.registry import sink_of
@@ -52,7 +52,7 @@ def _code_problems(config: JobConfig, pipeline: Pipeline) -> Iterator[str]:
         if isinstance(operator, Process):
             yield from _declaration_problems(operator)
     if not problems:
-        yield from _sink_problems(config, plan_stages(pipeline))
+        yield from _sink_problems(config, with_names(plan_stages(pipeline), config.code))
 
 
 def _declaration_problems(process: Process) -> Iterator[str]:

@@ -346,6 +346,22 @@ def _values(config: JobConfig) -> Iterator[Problem]:
         yield from ((f"sinks.{name}.{key}", text) for key, text in sink.kind.problems(sink))
 
 
+def _names(config: JobConfig) -> Iterator[Problem]:
+    """Yield names of fields that are empty, or given twice."""
+    bound = {f"sources.{name}": source.rename for name, source in config.sources.items()}
+    bound |= {f"sinks.{name}": sink.rename for name, sink in config.sinks.items()}
+    for where, names in bound.items():
+        first: dict[str, str] = {}
+        for field, name in names.items():
+            if not name:
+                yield f"{where}.rename.{field}", "the name is empty: a column needs one"
+            elif first.setdefault(name, field) != field:
+                yield (
+                    f"{where}.rename.{field}",
+                    f"field '{first[name]}' has the name '{name}', too: a column is one field",
+                )
+
+
 def _limits(config: JobConfig) -> Iterator[Problem]:
     if config.run.budget <= timedelta(0):
         yield "run.budget", "a run needs time: give at least 1s"
@@ -404,6 +420,7 @@ _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _source_formats,
     _sink_formats,
     _values,
+    _names,
     _limits,
     _services,
     _kept_responses,

@@ -5,6 +5,7 @@ Settings for Airflow in a job's file, besides its schedule.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -29,6 +30,7 @@ from headrace.config._types import (
     PipelineRef,
     Promote,
     Rate,
+    Renames,
     Section,
     Span,
     Tasks,
@@ -123,6 +125,10 @@ class WatermarkConfig(Section, frozen=True, kw_only=True):
 
     bucket: Count = 1000
     """Rows of arrival order between two watermarks. Part of the job's meaning: keep it."""
+
+
+def _renames(bound: Mapping[str, SourceConfig] | Mapping[str, SinkConfig]) -> Renames:
+    return tuple((name, tuple(config.rename.items())) for name, config in bound.items() if config.rename)
 
 
 LINES: Final = "lines"
@@ -312,7 +318,8 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
     @property
     def code(self) -> PipelineCode:
         """Return the location of the job's pipeline, for `headrace.plan.loader`."""
-        return PipelineCode(self.pipeline, str(self.home), self.profile.py_files)
+        names = (_renames(self.sources), _renames(self.sinks))
+        return PipelineCode(self.pipeline, str(self.home), self.profile.py_files, *names)
 
     @property
     def reads_latest_tables(self) -> bool:

@@ -10,7 +10,7 @@ import types
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import msgspec
 import yaml
@@ -100,7 +100,7 @@ class _Reader:
             self.problems.add(key_node, dotted, f"this key was already given on line {first}")
             return
         self.lines[dotted] = line_number(key_node)
-        if is_secret(name) and _is_written_down(value):
+        if is_secret(name) and _is_written_down(value) and not key.endswith(_OF_FIELDS):
             self.problems.add(key_node, dotted, _secret_advice(name))
             return
         pairs[name] = (key_node, value)
@@ -178,6 +178,10 @@ def _is_none_word(node: yaml.Node, kind: Any) -> bool:
 
 def _dotted(key: str, name: str) -> str:
     return f"{key}.{name}" if key else name
+
+
+_OF_FIELDS: Final = ".rename"
+"""End of the keys whose entries are fields of records, and names of their columns: a field may be called `token`."""
 
 
 def _is_written_down(node: yaml.Node) -> bool:

@@ -39,6 +39,9 @@ class SinkConfig(Section, frozen=True, kw_only=True):
     key: str | None = None
     """Format kafka: the column whose values are the keys of the messages: those of a key stay in order. null: messages have no keys."""
 
+    rename: dict[str, Scalar] = msgspec.field(default_factory=dict)
+    """Names of fields of the record in the sink's table, where they differ. They win over the names that the record gives."""
+
     mode: Literal["merge", "append"]
     """merge: one row per primary key, updated in place. append: rows are only added. Behind a materializer they are its changes then, with `_row_kind` and `_order`."""
 

@@ -54,6 +54,9 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     csv: CsvOptions = CsvOptions()
     """Format csv: how the files are written."""
 
+    rename: dict[str, Scalar] = msgspec.field(default_factory=dict)
+    """Names of fields of the record in the source, where they differ: a column, a key, or a path of keys such as payload.order.amount. They win over the names that the record gives."""
+
     change_feed: bool = False
     """Format delta: read what each commit of the table inserted, updated and deleted, from its change data feed. false: read rows that are appended, and stop where others are changed."""
 

@@ -15,6 +15,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+Renames = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+"""Fields with other names, by source or sink."""
+
 
 class PipelineCode(msgspec.Struct, frozen=True):
     """Location of a pipeline: `package.module:variable`, and the places of its modules."""
@@ -26,6 +29,12 @@ class PipelineCode(msgspec.Struct, frozen=True):
 
     py_files: tuple[str, ...] = ()
     """Archives (.zip, .egg, .whl) and single modules (.py), as Spark's `--py-files`."""
+
+    source_names: Renames = ()
+    """Names that the job's file gives to fields, by source."""
+
+    sink_names: Renames = ()
+    """The same by sink."""
 
     def make_importable(self) -> None:
         """Put the home and the `py_files` that this machine has at the start of `sys.path`, the home first."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, cast
+
+import msgspec
 
 from headrace.config import AsyncStateConfig, JobConfig, Problem, UpsertMaterializeConfig, raise_problems
 from headrace.errors import ConfigError
@@ -79,6 +81,31 @@ def _problems(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
     yield from _row_kinds(config, pipeline)
     yield from _orders(config, pipeline)
     yield from _tables(config, pipeline)
+    yield from _names(config, pipeline)
+
+
+def _names(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
+    """Yield the names of fields that the record of a source or sink lacks, and those that another one of its fields has."""
+    from headrace.api.graph import SinkNode, SourceNode
+    from headrace.plan.planner import record_of
+
+    for node in pipeline.nodes:
+        operator = node.operator
+        if isinstance(operator, SourceNode) and (source := config.sources.get(operator.name)) and source.rename:
+            yield from _renames(f"sources.{operator.name}.rename", source.rename, operator.record)
+        elif isinstance(operator, SinkNode) and (sink := config.sinks.get(operator.name)) and sink.rename:
+            yield from _renames(f"sinks.{operator.name}.rename", sink.rename, record_of(node.inputs[0]))
+
+
+def _renames(key: str, names: Mapping[str, str], record: type[msgspec.Struct]) -> Iterator[Problem]:
+    own = {field.name: field.encode_name for field in msgspec.structs.fields(record)}
+    for field, name in names.items():
+        others = [other for other in own if other != field and other not in names and own[other] == name]
+        if field not in own:
+            listed = f"{did_you_mean(field, [*own])} (it has: {', '.join(own)})"
+            yield f"{key}.{field}", f"{record.__name__} has no field '{field}'{listed}"
+        elif others:
+            yield f"{key}.{field}", f"field '{others[0]}' has the name '{name}', too: rename it as well"
 
 
 def _tables(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:

@@ -10,6 +10,7 @@ import importlib
 import os
 import traceback
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from headrace.interrupts import is_interrupt
 from headrace.names import did_you_mean
 from headrace.plan.planner import plan_stages
 from headrace.plan.stages import Plan
+from headrace.records.column_types import columns_of
 from headrace.records.columns import changelog_schema, sink_schema
 
 if TYPE_CHECKING:
@@ -83,7 +85,22 @@ def plan_of(code: PipelineCode) -> Plan:
 
     Raises `ConfigError` when the pipeline cannot be loaded, or cannot be run.
     """
-    return plan_stages(load_pipeline(code))
+    return with_names(plan_stages(load_pipeline(code)), code)
+
+
+def with_names(plan: Plan, code: PipelineCode) -> Plan:
+    """Return a plan with the names that the job's file gives to columns of sources and sinks."""
+    if not (code.source_names or code.sink_names):
+        return plan
+    of_sources, of_sinks = dict(code.source_names), dict(code.sink_names)
+    return replace(
+        plan,
+        source_stages=tuple(
+            replace(stage, source=replace(stage.source, rename=of_sources.get(stage.name, ())))
+            for stage in plan.source_stages
+        ),
+        sinks={name: replace(sink, names=of_sinks.get(name, ())) for name, sink in plan.sinks.items()},
+    )
 
 
 def sink_schemas(plan: Plan, appended: Collection[str] = ()) -> dict[str, tuple[pa.Schema, tuple[str, ...]]]:
@@ -93,15 +110,18 @@ def sink_schemas(plan: Plan, appended: Collection[str] = ()) -> dict[str, tuple[
     """
     schemas: dict[str, tuple[pa.Schema, tuple[str, ...]]] = {}
     for sink in plan.sinks.values():
-        schema, keys = sink_schema(sink.record, sink.primary_key), sink.primary_key
-        if keys and sink.name in appended:
-            schema, keys = changelog_schema(schema), ()
-        if twins := _equal_but_for_case(schema):
+        schema = sink_schema(sink.record, sink.primary_key, sink.names)
+        stored = {column.name: column.stored for column in columns_of(sink.record, sink.names)}
+        keys = tuple(stored[name] for name in sink.primary_key)
+        changes = changelog_schema(schema) if keys else schema
+        if twins := _equal_but_for_case(changes):
             msg = (
-                f"sink '{sink.name}': the fields {' and '.join(twins)} of {sink.record.__name__} differ only in case, and Delta takes such names "
-                "of columns for equal: rename one"
+                f"sink '{sink.name}': the columns {' and '.join(twins)} of {sink.record.__name__} differ only in case, or not at all, and Delta "
+                "takes such names for equal: rename one"
             )
             raise ConfigError(msg)
+        if keys and sink.name in appended:
+            schema, keys = changes, ()
         schemas[sink.name] = (schema, keys)
     return schemas
 

@@ -109,6 +109,8 @@ class SinkPlan:
     name: str
     record: type[msgspec.Struct]
     primary_key: tuple[str, ...] = ()
+    names: tuple[tuple[str, str], ...] = ()
+    """Fields, and the names of their columns that the job's file gives them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,10 @@ from headrace.records.column_kinds.nested import List, Map, Struct
 from headrace.records.column_kinds.numbers import UndeclaredDecimal
 from headrace.records.column_kinds.scalars import SCALARS, marked_kind, scalar_kind
 from headrace.records.column_kinds.texts import Choice, Json, NumberChoice
-from headrace.records.foreign_values import item_type
+from headrace.records.foreign_values import field_types, item_type
+
+Names = tuple[tuple[str, str], ...]
+"""Fields, and the names of their columns in one source or sink."""
 
 _Within = tuple[type[msgspec.Struct], ...]
 """Structs that contain a field, from the outermost on."""
@@ -52,6 +55,20 @@ class Column:
 
     annotation: Any = None
     """Annotation of a field; parts of a list or map have none."""
+
+    alias: str | None = None
+    """Name in files and tables, where it is not that of the field."""
+
+    @property
+    def stored(self) -> str:
+        """Return the name in files and tables: text of any kind, while `name` is an attribute of records."""
+        return self.name if self.alias is None else self.alias
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Return the names that lead to the value within structs, where the stored name has points; empty without them."""
+        parts = tuple(self.stored.split("."))
+        return parts if len(parts) > 1 and all(parts) else ()
 
     @property
     def type(self) -> pa.DataType:
@@ -85,19 +102,34 @@ class Column:
 
 
 @cache
-def columns_of(record: type[msgspec.Struct]) -> tuple[Column, ...]:
-    """Return the columns of a record type.
+def columns_of(record: type[msgspec.Struct], names: Names = ()) -> tuple[Column, ...]:
+    """Return the columns of a record type, stored under these `names`; other fields have those that the record gives them.
 
-    Raises `ConfigError` for a type that has no column, a renamed field, a struct without fields, and a struct that
-    contains itself.
+    Raises `ConfigError` for a type that has no column, a struct without fields, a struct that contains itself, a name of a
+    field that the record lacks, and for two fields of one name.
     """
-    return _columns(record, ())
+    if not names:
+        return _columns(record, ())
+    aliases = dict(names)
+    columns = columns_of(record)
+    if unknown := sorted(aliases.keys() - {column.name for column in columns}):
+        msg = f"{record.__name__} has no field {', '.join(unknown)}, which is renamed"
+        raise ConfigError(msg)
+    columns = tuple(replace(column, alias=aliases.get(column.name, column.alias)) for column in columns)
+    stored = [column.stored for column in columns]
+    if twice := sorted({name for name in stored if stored.count(name) > 1}):
+        msg = f"two fields of {record.__name__} have the name {', '.join(map(repr, twice))}"
+        raise ConfigError(msg)
+    return columns
 
 
-def struct_column(record: type[msgspec.Struct], columns: Sequence[Column], name: str = "") -> Column:
-    """Return the column whose values are whole records."""
-    kind = Struct({column.name: column.kind for column in columns})
-    return Column(name, kind, parts=tuple(columns), record=record)
+@cache
+def root_column(record: type[msgspec.Struct]) -> Column:
+    """Return the column whose values are whole records between stages, where columns have the names of fields."""
+    columns = columns_of(record)
+    return Column(
+        "", Struct({column.name: column.kind for column in columns}), nullable=True, parts=columns, record=record
+    )
 
 
 def _columns(record: type[msgspec.Struct], within: _Within) -> tuple[Column, ...]:
@@ -113,9 +145,6 @@ def _columns(record: type[msgspec.Struct], within: _Within) -> tuple[Column, ...
 
 
 def _field(record: type[msgspec.Struct], info: FieldInfo, within: _Within) -> Column:
-    if info.name != info.encode_name:
-        msg = f"field '{info.name}' of {record.__name__} is renamed to '{info.encode_name}', which columns cannot be"
-        raise ConfigError(msg)
     try:
         column = _column(info.name, inspect.type_info(info.type), within)
     except TypeError:  # msgspec does not support the type
@@ -134,7 +163,8 @@ def _field(record: type[msgspec.Struct], info: FieldInfo, within: _Within) -> Co
             "tuple[..., ...] and dict[..., ...] of these, each optionally | None"
         )
         raise ConfigError(msg)
-    return replace(column, required=info.required, default=info.default, annotation=info.type)
+    alias = None if info.encode_name == info.name else info.encode_name
+    return replace(column, required=info.required, default=info.default, annotation=info.type, alias=alias)
 
 
 def _lacks_digits(column: Column) -> bool:
@@ -189,7 +219,9 @@ _CHOICES: dict[frozenset[type], Callable[[dict[Any, Any]], ScalarKind]] = {
 def _struct(name: str, info: inspect.StructType, within: _Within) -> Column | None:
     if not info.fields or info.array_like:
         return None
-    return struct_column(info.cls, _columns(info.cls, within), name)
+    parts = _columns(info.cls, within)
+    # Within structs values have their stored names everywhere, as msgspec converts them.
+    return Column(name, Struct({part.stored: part.kind for part in parts}), parts=parts, record=info.cls)
 
 
 def _list(name: str, info: inspect.ListType | inspect.VarTupleType, within: _Within) -> Column | None:
@@ -235,7 +267,10 @@ def near_misses(wanted: Iterable[str], stored: Collection[str]) -> Iterator[tupl
     for name in missing:
         other = by_normal.get(_normal(name))
         if other is not None:
-            yield name, f"is missing, but there is {other!r}, and names must be equal: rename the field or the column"
+            yield (
+                name,
+                f"is missing, but there is {other!r}, and names must be equal: rename the column, or give the field its name",
+            )
 
 
 def near_names(schema: pa.Schema, columns: Sequence[Column]) -> str | None:
@@ -245,10 +280,20 @@ def near_names(schema: pa.Schema, columns: Sequence[Column]) -> str | None:
 
 def _near(types: dict[str, pa.DataType], columns: Iterable[Column], path: str) -> Iterator[str]:
     for column in columns:
-        if column.name in types:
-            yield from _near_parts(types[column.name], column, f"{path}{column.name}")
+        if column.stored in types:
+            yield from _near_parts(types[column.stored], column, f"{path}{column.stored}")
         else:
-            yield from (f"{path}{name} {why}" for name, why in near_misses([column.name], types))
+            yield from (f"{path}{name} {why}" for name, why in near_misses([column.stored], types))
+            if column.path and not path:
+                yield from _near_way(types, column.path, "")
+
+
+def _near_way(types: dict[str, pa.DataType], names: tuple[str, ...], path: str) -> Iterator[str]:
+    """Yield the reason for the first name on the way to a value that a table almost has."""
+    name, *more = names
+    yield from (f"{path}{name} {why}" for _, why in near_misses([name], types))
+    if more and name in types:
+        yield from _near_way(field_types(types[name]), tuple(more), f"{path}{name}.")
 
 
 def _near_parts(kind: pa.DataType, column: Column, path: str) -> Iterator[str]:

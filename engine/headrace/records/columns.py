@@ -22,7 +22,7 @@ from headrace.api.records import RowKind
 from headrace.errors import ConfigError
 from headrace.interrupts import is_interrupt
 from headrace.records.column_kinds.kind import ScalarKind
-from headrace.records.column_types import Column, columns_of
+from headrace.records.column_types import Column, Names, columns_of
 from headrace.records.defaults import default_for_null, record_error
 from headrace.records.foreign_values import decoded, is_text, shown_value
 from headrace.records.problems import Problems
@@ -76,7 +76,7 @@ def _placeholder(column: Column) -> Any:
     if column.nullable:
         return None
     if column.record is not None:
-        return {part.name: _placeholder(part) for part in column.parts}
+        return {part.stored: _placeholder(part) for part in column.parts}
     return column.kind.contentless if isinstance(column.kind, ScalarKind) else []
 
 
@@ -96,22 +96,43 @@ class BadRow:
     error: str
 
 
-def sink_schema(record: type[msgspec.Struct], keys: Sequence[str] = ()) -> pa.Schema:
-    """Return the Arrow schema of a sink table of this record; `keys` are never null.
+def sink_schema(record: type[msgspec.Struct], keys: Sequence[str] = (), names: Names = ()) -> pa.Schema:
+    """Return the Arrow schema of a sink table of this record, whose columns have these `names`; `keys`, which are fields, are never null.
 
-    Raises `ConfigError` for a record without columns, and for a key that is a list, map or struct.
+    Raises `ConfigError` for a record without columns, for a key that is a list, map or struct, for a field without a name,
+    and for one that the record names by a path.
     """
-    nested = [column.name for column in columns_of(record) if column.name in keys and not _can_be_key(column)]
+    columns = columns_of(record, names)
+    nested = [column.name for column in columns if column.name in keys and not _can_be_key(column)]
     if nested:
         msg = (
             f"the primary key of {record.__name__} has {', '.join(nested)}, which is a list, map, struct or Json: "
             "a key must be made of plain fields. Give what identifies a row fields of its own."
         )
         raise ConfigError(msg)
+    for column in columns:
+        _check_sink_name(record, column, names)
+    return table_schema(columns, keys)
+
+
+def _check_sink_name(record: type[msgspec.Struct], column: Column, names: Names) -> None:
+    """Refuse an empty name, and one with a point that no sink has asked for: it is a path in sources, and few programs quote it."""
+    if column.stored and ("." not in column.stored or (column.name, column.stored) in names):
+        return
+    msg = (
+        f"field '{column.name}' of {record.__name__} has the name {column.stored!r}, which is "
+        f"{'a path in sources' if column.stored else 'empty'}: name the sink's column in the job's file, as in "
+        f"'rename: {{{column.name}: {column.name}}}'"
+    )
+    raise ConfigError(msg)
+
+
+def table_schema(columns: Sequence[Column], keys: Sequence[str] = ()) -> pa.Schema:
+    """Return the Arrow schema of a table with these columns; the fields `keys` are never null."""
     return pa.schema(
         [
-            pa.field(column.name, column.sink_type, nullable=column.nullable and column.name not in keys)
-            for column in columns_of(record)
+            pa.field(column.stored, column.sink_type, nullable=column.nullable and column.name not in keys)
+            for column in columns
         ]
     )
 
@@ -127,20 +148,23 @@ def changelog_schema(sink: pa.Schema) -> pa.Schema:
     )
 
 
-def to_columns(records: Sequence[msgspec.Struct], schema: pa.Schema) -> pa.Table:
-    """Return records as a table of `schema`; times become timestamps.
+def to_columns(
+    records: Sequence[msgspec.Struct], schema: pa.Schema, record: type[msgspec.Struct] | None = None
+) -> pa.Table:
+    """Return records as a table of `schema`, which `sink_schema` has made for their type, or for the class `record` of which they are.
+
+    Times become timestamps.
 
     Raises `UnfitRecord` for a value that is not of its field's type.
     """
     if not records:
         return schema.empty_table()
-    columns = {column.name: column for column in columns_of(type(records[0]))}
     arrays = []
-    for name in schema.names:
+    for column in columns_of(record or type(records[0])):
         try:
-            arrays.append(to_array(attributes(name)(records), columns[name], sink=True))
+            arrays.append(to_array(attributes(column.name)(records), column, sink=True))
         except UnfitRecord as error:
-            raise UnfitRecord(error.index, f"{name}{error.field}", error.why) from None
+            raise UnfitRecord(error.index, f"{column.name}{error.field}", error.why) from None
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -148,15 +172,19 @@ class RecordReader:
     """Converts tables of a source to records of one type, and reports rows that do not fit."""
 
     def __init__(
-        self, record: type[msgspec.Struct], row_kind: str | None, needed: tuple[str, ...] | None = None
+        self,
+        record: type[msgspec.Struct],
+        row_kind: str | None,
+        needed: tuple[str, ...] | None = None,
+        names: Names = (),
     ) -> None:
-        """Take the record type; `row_kind` names the column with `+I`, `-U`, `+U`, `-D`, if there is one.
+        """Take the record type; `row_kind` is the field or the column with `+I`, `-U`, `+U`, `-D`, if there is one.
 
-        `needed` are the fields that a `-D` must hold; None: all.
+        `needed` are the fields that a `-D` must hold; None: all. `names` are those of fields in the source.
         """
         self._record = record
-        self._columns = columns_of(record)
-        self._row_kind = row_kind
+        self._columns = columns_of(record, names)
+        self._row_kind = next((column.stored for column in self._columns if column.name == row_kind), row_kind)
         self._contentless = {} if needed is None or is_checked(record) else contentless(record, needed)
         self._is_flat = not hasattr(record, "__post_init__") and not any(
             column.parts or column.limits is not None for column in self._columns
@@ -164,7 +192,7 @@ class RecordReader:
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """Return the required columns that are not in `names`."""
-        wanted = [column.name for column in self._columns if column.required]
+        wanted = [column.stored for column in self._columns if column.required]
         if self._row_kind is not None:
             wanted.append(self._row_kind)
         return [name for name in wanted if name not in names]
@@ -178,7 +206,7 @@ class RecordReader:
         (`__post_init__`, a `default_factory`) fails with anything but `ValueError` and `TypeError`, which refuse a row.
         """
         errors = {**problems}
-        columns = [column for column in self._columns if column.name in table.schema.names]
+        columns = [column for column in self._columns if column.stored in table.schema.names]
         arrays = [self._fitting(table, column, errors) for column in columns]
         kinds = self._kinds(table, errors).to_pylist()
         lists = [_values(array, column, errors) for array, column in zip(arrays, columns, strict=True)]
@@ -203,13 +231,13 @@ class RecordReader:
         return pa.StructArray.from_arrays(arrays, fields=types, mask=mask), kinds, _bad_rows(errors)
 
     def _fitting(self, table: pa.Table, column: Column, errors: dict[int, str]) -> pa.ChunkedArray:
-        stored = table[column.name]
+        stored = table[column.stored]
         default = default_for_null(self._record, column) if stored.null_count else None
         values, problems = fitting(stored, column, default)
         if problems and stored.null_count and self._row_kind is not None:
             values, problems = self._with_deletions(table, column, values, problems)
         for position, problem in problems.items():
-            errors.setdefault(position, f"{column.name}{problem.path} {problem.why}")
+            errors.setdefault(position, f"{column.stored}{problem.path} {problem.why}")
         return values
 
     def _with_deletions(
@@ -217,7 +245,7 @@ class RecordReader:
     ) -> tuple[pa.ChunkedArray, Problems]:
         """Return values and problems of a column after its nulls in deletions have got a value, or a way out in their reason."""
         deleted = pc.equal(self._symbols_as_kinds(table), int(RowKind.DELETE))
-        places = pc.indices_nonzero(pc.and_(table[column.name].is_null(), deleted)).to_pylist()
+        places = pc.indices_nonzero(pc.and_(table[column.stored].is_null(), deleted)).to_pylist()
         nulls = [at for at in places if at in problems]
         value = self._contentless.get(column.name)
         if value is None:
@@ -226,7 +254,7 @@ class RecordReader:
         return pa.chunked_array([filled]), {at: problem for at, problem in problems.items() if at not in {*nulls}}
 
     def _array(self, table: pa.Table, column: Column, errors: dict[int, str]) -> pa.Array | None:
-        if column.name in table.schema.names:
+        if column.stored in table.schema.names:
             return self._fitting(table, column, errors).combine_chunks()
         if column.default is msgspec.NODEFAULT:
             return None
@@ -301,7 +329,7 @@ def _value(value: Any, column: Column, position: int, errors: dict[int, str]) ->
     try:
         return msgspec.convert(value, column.annotation | None)
     except msgspec.ValidationError as error:
-        at = f" - at `$.{column.name}"
+        at = f" - at `$.{column.stored}"
         text = str(error)
         errors[position] = text.replace(" - at `$", at) if " - at `$" in text else f"{text}{at}`"
         return None
@@ -313,8 +341,8 @@ def _bad_rows(errors: dict[int, str]) -> list[BadRow]:
     return [BadRow(position, errors[position]) for position in sorted(errors)]
 
 
-def sink_columns(rows: pa.StructArray, record: type[msgspec.Struct]) -> pa.Table | None:
-    """Return records as rows of a sink: the same as `to_columns`.
+def sink_columns(rows: pa.StructArray, record: type[msgspec.Struct], schema: pa.Schema) -> pa.Table | None:
+    """Return records as rows of a sink of this `schema`: the same as `to_columns`.
 
     None where `to_columns` has to make them: for fields with parts, and where it would refuse a value.
     """
@@ -322,7 +350,7 @@ def sink_columns(rows: pa.StructArray, record: type[msgspec.Struct]) -> pa.Table
     if any(column.parts for column in columns):
         return None
     arrays = [_in_sink(rows.field(column.name), column) for column in columns]
-    return None if None in arrays else pa.Table.from_arrays(arrays, schema=sink_schema(record))
+    return None if None in arrays else pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _in_sink(values: pa.Array, column: Column) -> pa.Array | None:

@@ -44,6 +44,11 @@ def item_type(kind: pa.DataType) -> pa.DataType | None:
     return getattr(kind, "value_type", None) if pa.types.is_nested(kind) else None
 
 
+def field_types(kind: pa.DataType) -> dict[str, pa.DataType]:
+    """Return the types of a struct's fields by their names; empty for any other type."""
+    return {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
+
+
 def decoded(array: pa.Array) -> pa.Array:
     """Return an array without its dictionary, if it has one."""
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array

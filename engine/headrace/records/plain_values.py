@@ -114,8 +114,8 @@ def _key_reader(column: Column) -> _Reader:
 
 
 def _struct_reader(column: Column, record: type[msgspec.Struct]) -> _Reader:
-    parts = [(part.name, _reader(part, record)) for part in column.parts]
-    names = {part.name for part in column.parts}
+    parts = [(part.stored, _reader(part, record)) for part in column.parts]
+    names = {part.stored for part in column.parts}
 
     def read_struct(value: Any) -> Any:
         if not isinstance(value, dict):
@@ -126,6 +126,23 @@ def _struct_reader(column: Column, record: type[msgspec.Struct]) -> _Reader:
         return {name: _within(read, value.get(name, MISSING), f".{name}") for name, read in parts}
 
     return read_struct
+
+
+def value_at(value: Any, path: Sequence[str]) -> Any:
+    """Return the value at a path below an object: `MISSING` where a name of it is missing, None where an object on the way is null.
+
+    Raises `UnfitValue` for a value on the way that is no object, and for a name that is almost there.
+    """
+    for at, name in enumerate(path):
+        if value is None or value is MISSING:
+            break
+        if not isinstance(value, dict):
+            why = f"is {shown_plain(value)}, which is no object with {name!r}"
+            raise UnfitValue(why, ".".join(path[:at]))
+        for _, why in near_misses([name], value) if name not in value else ():
+            raise UnfitValue(why, ".".join(path[: at + 1]))
+        value = value.get(name, MISSING)
+    return value
 
 
 def _other_type(value: Any, column: Column) -> UnfitValue:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,7 +13,7 @@ import pyarrow as pa
 
 from headrace.records.column_kinds.kind import ScalarKind
 from headrace.records.column_kinds.scalars import spark_ddl
-from headrace.records.column_types import Column, columns_of, struct_column
+from headrace.records.column_types import Column, columns_of, root_column
 from headrace.records.value_arrays import UnfitRecord, to_array
 
 __all__ = ["UnfitRecord", "build_records", "from_struct_array", "spark_ddl", "struct_type", "to_struct_array"]
@@ -29,7 +28,7 @@ def struct_type(record: type[msgspec.Struct]) -> pa.StructType:
 
     Raises `ConfigError` for a record without columns (see `columns_of`).
     """
-    return _root(record).type
+    return root_column(record).type
 
 
 def to_struct_array(records: Sequence[msgspec.Struct | None], record: type[msgspec.Struct]) -> pa.StructArray:
@@ -39,7 +38,7 @@ def to_struct_array(records: Sequence[msgspec.Struct | None], record: type[msgsp
     represent equally: NaN and infinity, integers beyond 64 bits, text that is not UTF-8, and values that decoding
     JSON would refuse.
     """
-    root = _root(record)
+    root = root_column(record)
     arrays = []
     for start in range(0, len(records), _AT_ONCE):
         try:
@@ -77,11 +76,6 @@ def build_records(
     if names == _positional(record)[: len(names)]:
         return itertools.starmap(record, rows)
     return (record(**dict(zip(names, row, strict=True))) for row in rows)
-
-
-@cache
-def _root(record: type[msgspec.Struct]) -> Column:
-    return replace(struct_column(record, columns_of(record)), nullable=True)
 
 
 @cache

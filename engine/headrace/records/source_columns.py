@@ -40,9 +40,11 @@ def arrival_order(table: pa.Table, source: SourceNode) -> pa.Array | None:
     affect the order: all rows have the default of the field. A column of a type without order, such as a list, does not affect
     it either: its values are refused. Raises `pa.ArrowException` for a field that is itself a list or a map.
     """
-    fields = {column.name: column for column in columns_of(source.record)}
+    fields = {column.name: column for column in columns_of(source.record, source.names)}
     columns = {
-        name: sortable(_comparable(table[name], fields[name])) for name in source.order_by if name in table.schema.names
+        name: sortable(_comparable(table[fields[name].stored], fields[name]))
+        for name in source.order_by
+        if fields[name].stored in table.schema.names
     }
     ordered = {name: values for name, values in columns.items() if fields[name].parts or _has_order(values)}
     by = {name: _with_default(values, source, fields[name]) for name, values in ordered.items()}

@@ -110,8 +110,8 @@ def _file_problem(array: pa.Array, column: Column) -> str | None:
     if not isinstance(kind, NestedKind) or not kind.takes(array.type):
         return None
     children = kind.children(array)
-    parts = (part for part in column.parts if part.name in children and _has_file_problems(part))
-    problems = (_file_problem(children[part.name], part) for part in parts)
+    parts = (part for part in column.parts if part.stored in children and _has_file_problems(part))
+    problems = (_file_problem(children[part.stored], part) for part in parts)
     return next((why for why in problems if why is not None), None)
 
 
@@ -119,16 +119,16 @@ def _structs(array: pa.Array, column: Column, record: type[msgspec.Struct], prob
     names = [field.name for field in array.type]
     children, names_present = [], []
     for part in column.parts:
-        if part.name in names:
-            stored = array.field(names.index(part.name))
+        if part.stored in names:
+            stored = array.field(names.index(part.stored))
             default = default_for_null(record, part) if stored.null_count else None
             child, child_problems = _fitting(stored, part, default)
             children.append(child)
-            names_present.append(part.name)
-            _add(problems, ((at, f".{part.name}", problem) for at, problem in child_problems.items()), array)
+            names_present.append(part.stored)
+            _add(problems, ((at, f".{part.stored}", problem) for at, problem in child_problems.items()), array)
         elif part.required:
             missing = Problem("", "is missing")
-            _add(problems, ((at, f".{part.name}", missing) for at in range(len(array))), array)
+            _add(problems, ((at, f".{part.stored}", missing) for at in range(len(array))), array)
     if not children:
         return pa.array([{} if valid else None for valid in array.is_valid().to_pylist()], pa.struct([]))
     return pa.StructArray.from_arrays(children, names_present, mask=array.is_null())

@@ -154,16 +154,16 @@ class TaskOutput:
         self.count(**{("keyed_records" if name == "records" else name): value for name, value in metrics.items()})
 
     def _append_changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
-        schema = sink_schema(sink.record, sink.primary_key)
-        columns = _sink_columns(emitted, schema).columns
+        schema = sink_schema(sink.record, sink.primary_key, sink.names)
+        columns = _sink_columns(emitted, schema, sink.record).columns
         kinds = _symbols(emitted)
         orders = pa.array([item.order.hex() for item in emitted], pa.string())
         self.append_table(sink.name, pa.Table.from_arrays([*columns, kinds, orders], schema=changelog_schema(schema)))
 
     def _merge(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         """Stage net changes for a merge: the sink's columns and the row kind."""
-        schema = sink_schema(sink.record, sink.primary_key)
-        rows = _sink_columns(emitted, schema)
+        schema = sink_schema(sink.record, sink.primary_key, sink.names)
+        rows = _sink_columns(emitted, schema, sink.record)
         columns = self._batch.partition_by.get(sink.name, ())
         check_partition_values(rows, columns)
         check_folder_names(rows, columns, is_merged=True)
@@ -192,15 +192,18 @@ class SinkFiles(Outlet):
 
     def take(self, rows: Rows, /) -> None:
         """Stage rows in the sink's folder. Raises `UserFunctionError` for a record that its columns cannot store."""
-        if not len(rows) or (isinstance(rows, ColumnarRows) and self._appends(rows)):
+        if not len(rows):
+            return
+        schema = sink_schema(self.record, names=plan_of(self.output.batch.code).sinks[self.sink].names)
+        if isinstance(rows, ColumnarRows) and self._appends(rows, schema):
             return
         emitted = as_records(rows)
         with refusing_unfit(self.maker, emitted):
-            self.output.append_table(self.sink, _sink_columns(emitted, sink_schema(self.record)))
+            self.output.append_table(self.sink, _sink_columns(emitted, schema, self.record))
 
-    def _appends(self, rows: ColumnarRows) -> bool:
+    def _appends(self, rows: ColumnarRows, schema: pa.Schema) -> bool:
         """Append rows as columns; return False if records have to be made, also to name the one that the sink refuses."""
-        table = rows.sink_table()
+        table = rows.sink_table(schema)
         if table is None:
             return False
         try:
@@ -286,8 +289,8 @@ def _symbols(emitted: Sequence[Emitted]) -> pa.StringArray:
     return pa.array([*map(SYMBOLS.__getitem__, [item.kind for item in emitted])], pa.string())
 
 
-def _sink_columns(emitted: Sequence[Emitted], schema: pa.Schema) -> pa.Table:
-    return to_columns([item.record for item in emitted], schema)
+def _sink_columns(emitted: Sequence[Emitted], schema: pa.Schema, record: type[msgspec.Struct]) -> pa.Table:
+    return to_columns([item.record for item in emitted], schema, record)
 
 
 _TRANSIT_LAYOUT = ParquetLayout("lz4", dictionary=(), statistics=False)

@@ -57,9 +57,9 @@ class ColumnarRows:
         places = (column.to_pylist() for column in (self.orders, self.timestamps, self.kinds))
         return list(map(make_emitted, zip(*places, records, strict=True)))
 
-    def sink_table(self) -> pa.Table | None:
-        """Return the rows as those of a sink; None where records have to be made of them, or there are no rows."""
-        return sink_columns(self.columns, self.record) if len(self) else None
+    def sink_table(self, schema: pa.Schema) -> pa.Table | None:
+        """Return the rows as those of a sink of this schema; None where records have to be made of them, or there are no rows."""
+        return sink_columns(self.columns, self.record, schema) if len(self) else None
 
     def without_update_before(self) -> ColumnarRows:
         """Return the rows that are not the row before an update."""

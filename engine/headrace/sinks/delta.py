@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Self
@@ -239,7 +239,7 @@ class DeltaTableSink:
             self.store.append_rows(parent, self._rows_of(files), self._info(publication), is_checked=True)
             return
         paths = [self.folder.within(file.path) for file in files]
-        merge = None if isinstance(table, OverlaySnapshot) else self.writers.merge
+        merge = None if isinstance(table, OverlaySnapshot) or not _spark_takes(self.schema) else self.writers.merge
         if merge is not None and sum(file.rows for file in files) > self.spark_above_rows:
             merge(self.uri, paths, self.keys, app_id=self.app_id, version=publication.checkpoint_id)
             for version in range(table.version, self.latest().version):
@@ -371,6 +371,22 @@ _KINDS_OF_VALUES = (
 def _is_cast(table: pa.DataType, written: pa.DataType) -> bool:
     """Return whether a merge gives a table's column the written values as they are: numbers stay numbers, and times stay times."""
     return any(is_kind(table) and is_kind(written) for is_kind in _KINDS_OF_VALUES)
+
+
+_NOT_OF_SPARK = frozenset(" ,;{}()\n\t=")
+"""Characters that Spark's writer of Delta tables refuses in names of columns without column mapping."""
+
+
+def _spark_takes(fields: Iterable[pa.Field]) -> bool:
+    """Return whether Spark writes columns of these names, also within structs, lists and maps."""
+    return all(
+        _NOT_OF_SPARK.isdisjoint(field.name)
+        and (
+            not pa.types.is_nested(field.type)
+            or _spark_takes(field.type.field(place) for place in range(field.type.num_fields))
+        )
+        for field in fields
+    )
 
 
 def _is_table(store: fs.FileSystem, folder: PurePosixPath) -> bool:

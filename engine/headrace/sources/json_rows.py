@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -14,7 +15,7 @@ from headrace.api.graph import SourceNode
 from headrace.records.column_types import Column, near_misses
 from headrace.records.plain_values import MISSING
 from headrace.records.value_rules import written_number
-from headrace.sources.folder.format import typed_table
+from headrace.sources.folder.format import typed_table, values_within
 
 
 class JsonRows:
@@ -23,8 +24,12 @@ class JsonRows:
     def __init__(self, node: SourceNode, columns: Sequence[Column], *, of_file: bool = True) -> None:
         """Make a decoder to these columns of the source's rows. Rows `of_file` may refuse their file as a whole."""
         self._node, self._columns, self._of_file = node, columns, of_file
-        row = _row_type([column.name for column in columns])
-        self._decode = msgspec.json.Decoder(row, float_hook=written_number).decode
+        # The first name of a path is decoded as well: an object has its value under the whole name, or else under the path.
+        self._names = [*dict.fromkeys(name for column in columns for name in (column.stored, *column.path[:1]))]
+        is_plain = not any(map(_NO_NAMES.search, self._names))
+        row = _row_type(self._names) if is_plain else dict[str, Any]
+        self._decode: Callable[[bytes | str], Any] = msgspec.json.Decoder(row, float_hook=written_number).decode
+        self._getters = _fields(len(self._names)) if is_plain else [_member(name) for name in self._names]
 
     def table(
         self, texts: Sequence[bytes | str | None], problems: dict[int, str], place: Callable[[int], str]
@@ -33,7 +38,7 @@ class JsonRows:
 
         `place` returns how a reason names the text of a row. Raises `DamagedFileError` as `typed_table` does.
         """
-        fields = dict(zip([column.name for column in self._columns], _fields(len(self._columns)), strict=True))
+        fields = dict(zip(self._names, self._getters, strict=True))
         values: dict[str, list[Any]]
         if (good := self._all_rows(texts)) is not None:
             values = {name: [*map(field, good)] for name, field in fields.items()}
@@ -41,7 +46,21 @@ class JsonRows:
             rows = [None if text is None else self._row(text, problems, at, place) for at, text in enumerate(texts)]
             values = {name: [None if row is None else field(row) for row in rows] for name, field in fields.items()}
         self._refuse_near_names(texts, values, problems, place)
+        self._take_from_paths(values, problems)
         return typed_table(values, self._node, self._columns, len(texts), problems, of_file=self._of_file)
+
+    def _take_from_paths(self, values: dict[str, list[Any]], problems: dict[int, str]) -> None:
+        """Fill in the values of fields that are named by a path, where objects have no member of the whole name."""
+        for column in self._columns:
+            if column.path and MISSING in values[column.stored]:
+                root, wholes = column.path[0], values[column.stored]
+                rows = [
+                    {root: value} if whole is MISSING else {} for whole, value in zip(wholes, values[root], strict=True)
+                ]
+                within = values_within(rows, column.path, problems)
+                values[column.stored] = [
+                    value if whole is MISSING else whole for whole, value in zip(wholes, within, strict=True)
+                ]
 
     def _refuse_near_names(
         self,
@@ -57,7 +76,7 @@ class JsonRows:
             for name, why in near_misses(missing, _names(text)) if missing else ():
                 problems.setdefault(position, f"{place(position)}: {name} {why}")
 
-    def _all_rows(self, texts: Sequence[bytes | str | None]) -> list[msgspec.Struct] | None:
+    def _all_rows(self, texts: Sequence[bytes | str | None]) -> list[Any] | None:
         """Return the rows of texts if each of them is one; else None."""
         try:
             if texts and isinstance(texts[0], bytes):
@@ -66,13 +85,11 @@ class JsonRows:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
             return None
 
-    def _row(
-        self, text: bytes | str, problems: dict[int, str], position: int, place: Callable[[int], str]
-    ) -> msgspec.Struct | None:
+    def _row(self, text: bytes | str, problems: dict[int, str], position: int, place: Callable[[int], str]) -> Any:
         try:
             if isinstance(text, bytes):
                 text.decode()  # msgspec does not check the bytes of fields that it skips
-            row: msgspec.Struct = self._decode(text)
+            row = self._decode(text)
         except UnicodeDecodeError as error:
             why = f"is not UTF-8 ({error.reason} at byte {error.start})"
         except msgspec.ValidationError as error:
@@ -103,6 +120,10 @@ def _names(text: bytes | str | None) -> Collection[str]:
     return () if text is None else _decode_names(text)
 
 
+_NO_NAMES: Final = re.compile(r'["\\\x00-\x1f]')
+"""Characters with which msgspec decodes no fields."""
+
+
 def _row_type(names: Sequence[str]) -> type[msgspec.Struct]:
     """Return a type with which msgspec decodes only these fields of an object, of any value."""
     return msgspec.defstruct(
@@ -112,6 +133,10 @@ def _row_type(names: Sequence[str]) -> type[msgspec.Struct]:
     )
 
 
-def _fields(count: int) -> list[Callable[[msgspec.Struct], Any]]:
+def _fields(count: int) -> list[Callable[[Any], Any]]:
     """Return getters of the fields of `_row_type`."""
     return [attrgetter(f"f{number}") for number in range(count)]
+
+
+def _member(name: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda row: row.get(name, MISSING)

@@ -33,7 +33,7 @@ from headrace.records.record_columns import to_struct_array
 from headrace.records.source_columns import EventTimeLimit, arrival_order
 from headrace.records.source_values import count_doubtful, file_problem
 from headrace.records.value_arrays import UnfitRecord
-from headrace.sources.folder.format import FileRows, RowDecoder, wanted_columns
+from headrace.sources.folder.format import DamagedFileError, FileRows, RowDecoder, located, wanted_columns
 
 
 class CheckedRows(NamedTuple):
@@ -56,7 +56,8 @@ class RowCheck:
     ) -> None:
         """Make the check, of rows that need a `decoder` if one is given; with a `limit`, rows with later event times are refused."""
         self._node, self._limit = node, limit
-        self._reader = RecordReader(node.record, node.row_kind, node.needed_of_deletions)
+        self._reader = RecordReader(node.record, node.row_kind, node.needed_of_deletions, node.names)
+        self._columns = columns_of(node.record, node.names)
         self._decoder = decoder
         self._place_of_event_time = node.record.__struct_fields__.index(node.event_time)
         self._kind_of_event_time = cast("ScalarKind", columns_of(node.record)[self._place_of_event_time].kind)
@@ -79,9 +80,9 @@ class RowCheck:
         return next(self._file_problems(table), None)
 
     def _file_problems(self, table: pa.Table) -> Iterator[str]:
-        for column in columns_of(self._node.record):
-            if column.name in table.schema.names and (why := file_problem(table[column.name], column)) is not None:
-                yield f"column {column.name} {why}"
+        for column in self._columns:
+            if column.stored in table.schema.names and (why := file_problem(table[column.stored], column)) is not None:
+                yield f"column {column.stored} {why}"
 
     def check(self, table: pa.Table, problems: Mapping[int, str] = NO_PROBLEMS) -> CheckedRows:
         """Return the rows of a table in its order; `problems` has the rows already known not to fit, with the reasons.
@@ -143,16 +144,12 @@ class RowCheck:
 
     def doubtful_times(self, columns: pa.StructArray) -> int:
         """Count the doubtful times of all columns of checked rows, as if they had no unit."""
-        return sum(
-            count_doubtful(columns.field(column.name))
-            for column in columns_of(self._node.record)
-            if column.is_milliseconds
-        )
+        return sum(count_doubtful(columns.field(column.name)) for column in self._columns if column.is_milliseconds)
 
     def _count_doubtful(self, table: pa.Table, columns: pa.StructArray) -> int:
         """Count the doubtful times of columns that hold numbers; timestamps have a unit."""
-        names = [column.name for column in columns_of(self._node.record) if column.is_milliseconds]
-        numbers = [name for name in names if name in table.schema.names and is_number(table.schema.field(name).type)]
+        times = [column for column in self._columns if column.is_milliseconds and column.stored in table.schema.names]
+        numbers = [column.name for column in times if is_number(table.schema.field(column.stored).type)]
         return sum(count_doubtful(columns.field(name)) for name in numbers)
 
     def _within(self, limit: EventTimeLimit, rows: CheckedRows, table: pa.Table) -> CheckedRows:
@@ -168,8 +165,9 @@ class RowCheck:
             if self._decoder is not None
             else [""] * len(positions)
         )
+        event_time = self._columns[self._place_of_event_time].stored
         bad = [
-            BadRow(position, f"{place}{self._node.event_time} {limit.problem(times[position].as_py())}")
+            BadRow(position, f"{place}{event_time} {limit.problem(times[position].as_py())}")
             for position, place in zip(positions, places, strict=True)
         ]
         columns = pc.if_else(ahead, pa.scalar(None, rows.columns.type), rows.columns)
@@ -280,14 +278,17 @@ def column_problems(
 
     A column of the type null fits: nothing is known of its values.
     """
+    try:
+        schema = located(schema.empty_table(), node).table.schema
+    except DamagedFileError as error:
+        yield ColumnProblem(f"{place}: {error}", of_file=True)
     near = near_names(schema, wanted_columns(node))
     if near is not None:
         yield ColumnProblem(f"{place}: {near}", of_file=True)
-    named = near.partition(" ")[0] if near is not None else None
-    for name in RecordReader(node.record, node.row_kind).missing([*schema.names, *own]):
-        if name != named:
+    for name in RecordReader(node.record, node.row_kind, names=node.names).missing([*schema.names, *own]):
+        if near is None or not near.startswith(f"{name} "):
             yield ColumnProblem(f"{place} has no column {name}, which {node.record.__name__} needs", of_file=True)
-    columns = {column.name: column for column in columns_of(node.record)}
+    columns = {column.stored: column for column in columns_of(node.record, node.names)}
     for name, kind in zip(schema.names, schema.types, strict=True):
         if name in columns and not pa.types.is_null(kind) and not columns[name].kind.takes(kind):
             yield ColumnProblem(f"column {name} of {place} is {kind}, which is not {columns[name].kind}", of_file=False)

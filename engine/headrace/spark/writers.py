@@ -41,19 +41,23 @@ def merge_through(spark: SparkSession) -> SparkMerge:
         own.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         source = own.read.parquet(*map(spark_uri, files))
         source.createOrReplaceTempView(_VIEW)
-        columns = [name for name in source.columns if name != ROW_KIND]
-        on = " AND ".join(f"target.`{key}` = source.`{key}`" for key in keys)
-        updates = ", ".join(f"target.`{name}` = source.`{name}`" for name in columns)
-        names = ", ".join(f"`{name}`" for name in columns)
-        values = ", ".join(f"source.`{name}`" for name in columns)
+        columns = [_quoted(name) for name in source.columns if name != ROW_KIND]
+        on = " AND ".join(f"target.{name} = source.{name}" for name in map(_quoted, keys))
+        updates = ", ".join(f"target.{name} = source.{name}" for name in columns)
+        names = ", ".join(columns)
+        values = ", ".join(f"source.{name}" for name in columns)
         own.sql(
-            f"MERGE INTO delta.`{spark_uri(uri)}` AS target USING {_VIEW} AS source ON {on} "  # noqa: S608 - names are checked identifiers
+            f"MERGE INTO delta.`{spark_uri(uri)}` AS target USING {_VIEW} AS source ON {on} "  # noqa: S608 - names are quoted
             f"WHEN MATCHED AND source.{ROW_KIND} = '-D' THEN DELETE "
             f"WHEN MATCHED THEN UPDATE SET {updates} "
             f"WHEN NOT MATCHED AND source.{ROW_KIND} <> '-D' THEN INSERT ({names}) VALUES ({values})"
         )
 
     return merge
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def spark_uri(uri: str) -> str:
@@ -92,8 +96,8 @@ def _send(spark: SparkSession, config: SinkConfig, files: Sequence[str], headers
     names = rows.columns
     placed = rows.select("*", f.col("_metadata.file_name").alias(_FILE), f.col("_metadata.row_index").alias(_POSITION))
     order = f.array(*(f.lit(file.rpartition("/")[2]) for file in files))
-    value = f.to_json(f.struct(*(f"`{name}`" for name in names)), {"ignoreNullFields": "false"})
-    key = f.lit(None) if config.key is None else f.col(f"`{config.key}`")
+    value = f.to_json(f.struct(*map(_quoted, names)), {"ignoreNullFields": "false"})
+    key = f.lit(None) if config.key is None else f.col(_quoted(config.key))
     messages = placed.select(
         key.cast("string").cast("binary").alias("key"),
         value.cast("binary").alias("value"),

@@ -36,7 +36,7 @@ from headrace.storage.delta_commits import (
 from headrace.storage.delta_log import trace_in_log, versions_down_from
 from headrace.storage.files import Files, StagedFile, partition_text
 from headrace.storage.overlay import OverlaySnapshot, base_of
-from headrace.storage.predicate import Conditions, sql_of
+from headrace.storage.predicate import Conditions, quoted, sql_of
 from headrace.storage.refusals import DamagedError, StoreError, TableRefusedError, committing, refusing
 from headrace.storage.schemes import Options, is_on_local_disk, make_folder
 from headrace.storage.small_files import SMALL_FILES
@@ -442,12 +442,12 @@ class DeltaStore:
     def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
         """Apply changes by primary key; return the new version, or `parent` when nothing changed."""
         table = self._open(parent)
-        columns = {f'"{column.name}"': f'source."{column.name}"' for column in table.schema().fields}
+        columns = {name: f"source.{name}" for name in (quoted(column.name) for column in table.schema().fields)}
         self.sync_commit(parent)
         with _translated():
             merge = table.merge(
                 rows,
-                predicate=" AND ".join(f'target."{key}" = source."{key}"' for key in keys),
+                predicate=" AND ".join(f"target.{name} = source.{name}" for name in map(quoted, keys)),
                 source_alias="source",
                 target_alias="target",
                 streamed_exec=False,

@@ -35,8 +35,8 @@ class OneOf:
         if not self.values:
             return "false"
         if len(self.values) == 1:
-            return f'"{self.column}" = {_literal(self.values[0])}'
-        return f'"{self.column}" IN ({", ".join(map(_literal, self.values))})'
+            return f"{quoted(self.column)} = {_literal(self.values[0])}"
+        return f"{quoted(self.column)} IN ({', '.join(map(_literal, self.values))})"
 
     def mask(self, rows: pa.Table, /) -> pa.Array:
         """Return for each row whether it meets the condition."""
@@ -142,6 +142,11 @@ def rows_that_meet(conditions: Conditions, rows: pa.Table) -> pa.Table:
     for condition in conditions:
         rows = rows.filter(condition.mask(rows))
     return rows
+
+
+def quoted(column: str) -> str:
+    """Return the name of a column in deltalake's SQL."""
+    return '"' + column.replace('"', '""') + '"'
 
 
 def literal(value: str) -> str:

@@ -9,7 +9,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -133,11 +133,13 @@ class PipelineHarness(JobRuns):
         """
         import pyarrow as pa
 
-        from headrace.records.columns import sink_schema, to_columns
+        from headrace.records.column_types import columns_of
+        from headrace.records.columns import table_schema, to_columns
 
-        node = self._source(source)
+        names = self.job.get("sources", {}).get(source, {}).get("rename", {})
+        node = replace(self._source(source), rename=tuple(names.items()))
         _check_fed(node, records, kinds)
-        table = to_columns(records, sink_schema(node.record))
+        table = to_columns(records, table_schema(columns_of(node.record, node.names)), node.record)
         if node.row_kind is not None:
             symbols = [kind.symbol for kind in kinds or [RowKind.INSERT] * len(records)]
             table = table.append_column(node.row_kind, pa.array(symbols, pa.string()))

@@ -79,7 +79,8 @@ class JobRuns(ABC):
         from headrace.plan.planner import plan_stages
         from headrace.testing._sink_records import records_of
 
-        return records_of(self.sink_table(name), plan_stages(self.pipeline).sinks[name].record)
+        names = tuple(self.config.sinks[known("sink", name, self.config.sinks)].rename.items())
+        return records_of(self.sink_table(name), plan_stages(self.pipeline).sinks[name].record, names)
 
     def sink_table(self, name: str) -> pa.Table:
         """Return the rows of a sink as they are stored; without columns before the first run."""

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from headrace.records.column_types import columns_of
+from headrace.records.column_types import Names, columns_of
 from headrace.records.record_columns import build_records, column_values
 from headrace.storage.storage import Storage
 from headrace.storage.table import TableMissingError
@@ -21,11 +21,11 @@ def stored_rows(uri: str) -> pa.Table:
         return pa.table({})
 
 
-def records_of(table: pa.Table, record: type[msgspec.Struct]) -> list[Any]:
-    """Return the records in the rows of a sink's table; none for a table without columns."""
+def records_of(table: pa.Table, record: type[msgspec.Struct], names: Names = ()) -> list[Any]:
+    """Return the records in the rows of a sink's table, whose columns have these `names`; none for a table without columns."""
     if not table.num_columns:
         return []
-    columns = columns_of(record)
-    arrays = (column.kind.from_sink(table[column.name]) for column in columns)
+    columns = columns_of(record, names)
+    arrays = (column.kind.from_sink(table[column.stored]) for column in columns)
     values = [column_values(array.combine_chunks(), column) for array, column in zip(arrays, columns, strict=True)]
     return [*build_records(record, [column.name for column in columns], zip(*values, strict=True))]

@@ -72,7 +72,7 @@ def test_new_kind_is_stored_and_read():
 
 def test_columns_of_new_kind_reach_sinks():
     rows = to_struct_array([Flown(NEW_YEAR)], Flown)
-    assert sink_columns(rows, Flown) == to_columns([Flown(NEW_YEAR)], sink_schema(Flown))
+    assert sink_columns(rows, Flown, sink_schema(Flown)) == to_columns([Flown(NEW_YEAR)], sink_schema(Flown))
 
 
 def test_foreign_values_of_new_kind_are_checked():

@@ -122,12 +122,27 @@ def test_type_without_column_is_refused_by_name(kind):
         columns_of(record)
 
 
-def test_renamed_field_is_refused():
-    class Camel(Struct, rename="camel"):
-        some_name: int
+class Camel(Struct, rename="camel"):
+    some_name: int
+    other_name: int = 0
 
-    with pytest.raises(ConfigError, match="'some_name' of Camel is renamed to 'someName'"):
-        columns_of(Camel)
+
+def test_renamed_field_has_both_names():
+    assert [(column.name, column.stored) for column in columns_of(Camel)] == [
+        ("some_name", "someName"),
+        ("other_name", "otherName"),
+    ]
+    (first, _) = columns_of(Camel, (("some_name", "a.b"),))
+    assert (first.stored, first.path) == ("a.b", ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("names", "error"),
+    [((("none", "x"),), "Camel has no field none"), ((("some_name", "otherName"),), "have the name 'otherName'")],
+)
+def test_wrong_names_are_refused(names, error):
+    with pytest.raises(ConfigError, match=error):
+        columns_of(Camel, names)
 
 
 floats = st.floats(allow_nan=False, allow_infinity=False)

@@ -47,7 +47,7 @@ ROWS = st.builds(
 
 @given(st.lists(ROWS, min_size=1))
 def test_columns_equal_those_of_records(rows):
-    columns = sink_columns(to_struct_array(rows, Row), Row)
+    columns = sink_columns(to_struct_array(rows, Row), Row, sink_schema(Row))
     assert columns is not None
     assert columns.equals(to_columns(rows, sink_schema(Row)))
 
@@ -55,4 +55,4 @@ def test_columns_equal_those_of_records(rows):
 @pytest.mark.parametrize("rows", [[Nested(["a"])], [Timed(LAST_TIME + 1)], [Timed(FIRST_TIME - 1)]])
 def test_other_rows_become_records_first(rows):
     record = type(rows[0])
-    assert sink_columns(to_struct_array(rows, record), record) is None
+    assert sink_columns(to_struct_array(rows, record), record, sink_schema(record)) is None

@@ -43,7 +43,7 @@ class Refused(Exception):  # noqa: N818 - a verdict
 
 
 class Drawn(NamedTuple):
-    """A record type, its columns, and rows as plain Python values: times are datetimes, enums texts, structs dicts."""
+    """A record type, its columns, and rows as plain Python values by stored names: times are datetimes, enums texts, structs dicts."""
 
     record: type[msgspec.Struct]
     columns: Sequence[Column]
@@ -67,7 +67,13 @@ SCALARS: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Annotated[Decimal, Digits(12, 2)], st.integers(-(10**12) + 1, 10**12 - 1).map(lambda cents: Decimal(cents) / 100)),
     (Annotated[Decimal, Digits(38, 0)], st.integers(-(10**38) + 1, 10**38 - 1).map(Decimal)),
 ]
-NAMES = ["amount", "unit_price", "Größe", "x1", "note"]
+NAMES = ["amount", "unit_price", "Größe", "x1", "note", "US Gross", "$type", "1", "a.b", "class", "it's"]
+PARTS = ["a", "b", "c", "a b", "a.c", "7", "None"]
+
+
+def _fields(prefix: str, kinds: dict[str, Any]) -> list[Any]:
+    """Return fields that are stored under these names."""
+    return [(f"{prefix}{place}", kind, msgspec.field(name=name)) for place, (name, kind) in enumerate(kinds.items())]
 
 
 @st.composite
@@ -78,9 +84,10 @@ def _types(draw: Any, depth: int = 2) -> tuple[Any, st.SearchStrategy[Any]]:
         kind, values = draw(st.sampled_from(SCALARS))
     elif form == "struct":
         parts = {
-            name: draw(_types(depth - 1)) for name in draw(st.lists(st.sampled_from("abc"), min_size=1, unique=True))
+            name: draw(_types(depth - 1))
+            for name in draw(st.lists(st.sampled_from(PARTS), min_size=1, max_size=3, unique=True))
         }
-        kind = msgspec.defstruct("Part", [(name, part) for name, (part, _) in parts.items()], frozen=True)
+        kind = msgspec.defstruct("Part", _fields("p", {name: part for name, (part, _) in parts.items()}), frozen=True)
         values = st.fixed_dictionaries({name: values for name, (_, values) in parts.items()})
     else:
         item, items = draw(_types(depth - 1))
@@ -95,7 +102,7 @@ def tables(draw: Any, max_rows: int = 4) -> Drawn:
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True))
     kinds = {name: draw(_types()) for name in names}
     record = msgspec.defstruct(
-        "Row", [("at", Timestamp), *((name, kind) for name, (kind, _) in kinds.items())], frozen=True
+        "Row", [("at", Timestamp), *_fields("f", {name: kind for name, (kind, _) in kinds.items()})], frozen=True
     )
     rows = st.fixed_dictionaries({"at": TIMESTAMPS, **{name: values for name, (_, values) in kinds.items()}})
     return Drawn(record, columns_of(record), draw(st.lists(rows, max_size=max_rows)))
@@ -109,7 +116,7 @@ def _arrow(value: Any, column: Column) -> Any:
     if value is None:
         return None
     if column.record is not None:
-        return {part.name: _arrow(value[part.name], part) for part in column.parts}
+        return {part.stored: _arrow(value[part.stored], part) for part in column.parts}
     if len(column.parts) == 2:
         return [(key, _arrow(item, column.parts[1])) for key, item in value.items()]
     return [_arrow(item, column.parts[0]) for item in value] if column.parts else value
@@ -118,9 +125,10 @@ def _arrow(value: Any, column: Column) -> Any:
 def arrow_table(drawn: Drawn) -> pa.Table:
     """Return the rows as an Arrow table, with times in microseconds."""
     arrays = [
-        pa.array([_arrow(row[column.name], column) for row in drawn.rows], column.sink_type) for column in drawn.columns
+        pa.array([_arrow(row[column.stored], column) for row in drawn.rows], column.sink_type)
+        for column in drawn.columns
     ]
-    return pa.Table.from_arrays(arrays, names=[column.name for column in drawn.columns])
+    return pa.Table.from_arrays(arrays, names=[column.stored for column in drawn.columns])
 
 
 @st.composite
@@ -193,7 +201,10 @@ def _avro_type(column: Column, path: str) -> Any:
     }
     kind: Any
     if column.record is not None:
-        fields = [{"name": part.name, "type": _avro_type(part, f"{path}_{part.name}")} for part in column.parts]
+        fields = [
+            {"name": part.stored, "type": _avro_type(part, f"{path}_{number}")}
+            for number, part in enumerate(column.parts)
+        ]
         kind = {"type": "record", "name": path, "fields": fields}
     elif len(column.parts) == 2:
         kind = {"type": "map", "values": _avro_type(column.parts[1], f"{path}_m")}
@@ -211,10 +222,18 @@ def _avro_type(column: Column, path: str) -> Any:
     return ["null", kind] if column.nullable else kind
 
 
+def has_avro_names(columns: Sequence[Column]) -> bool:
+    """Return whether Avro allows the names of all columns and of their parts."""
+    return all(
+        (column.stored.isascii() and column.stored.isidentifier()) and has_avro_names(column.parts)
+        for column in columns
+    )
+
+
 def avro_file(drawn: Drawn) -> bytes:
     """Write the rows as an Avro file, by fastavro."""
     fields = [
-        {"name": column.name, "type": _avro_type(column, f"T{place}")} for place, column in enumerate(drawn.columns)
+        {"name": column.stored, "type": _avro_type(column, f"T{place}")} for place, column in enumerate(drawn.columns)
     ]
     file = io.BytesIO()
     fastavro.writer(file, {"type": "record", "name": "Root", "fields": fields}, drawn.rows)
@@ -267,11 +286,11 @@ def expected(row: Any, columns: Sequence[Column], *, is_text: bool = False, is_c
     values = {}
     for column in columns:
         try:
-            raw = row.get(column.name)
+            raw = row.get(column.stored)
             raw = _parsed(raw, column) if is_csv else raw
             values[column.name] = _value(raw, column, is_text=is_text or is_csv)
         except Refused:
-            raise Refused(column.name) from None
+            raise Refused(column.stored) from None
     return values
 
 

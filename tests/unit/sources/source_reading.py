@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import fastavro
@@ -14,8 +16,8 @@ import pyarrow.parquet as pq
 from headrace import Pipeline
 from headrace.config import CsvOptions, FileOptions
 from headrace.records.record_columns import from_struct_array
-from headrace.sources.delta.rows import DeltaRows, null_columns, read_rows
-from headrace.sources.folder.format import UNREADABLE, FileRows
+from headrace.sources.delta.rows import DeltaRows, source_rows
+from headrace.sources.folder.format import UNREADABLE, FileRows, wanted_columns
 from headrace.sources.folder.formats import format_of, read_file
 from headrace.sources.kafka.landed import MESSAGES
 from headrace.sources.kafka.messages import MessageReader, Messages, text_columns
@@ -37,10 +39,16 @@ class Outcome(NamedTuple):
 
 
 def read_bytes(
-    kind: str, content: bytes, record: type[msgspec.Struct], *, csv: CsvOptions | None = None, suffix: str | None = None
+    kind: str,
+    content: bytes,
+    record: type[msgspec.Struct],
+    *,
+    csv: CsvOptions | None = None,
+    suffix: str | None = None,
+    rename: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Read the content of a file of a kind."""
-    node = _node(record)
+    """Read the content of a file of a kind; `rename` as in a job's file."""
+    node = _node(record, rename)
     disk, options = next(_disks), FileOptions(format=kind if kind != "delta" else "parquet", csv=csv or CsvOptions())
     name = f"input/file.{suffix or ('parquet' if kind == 'delta' else kind)}"
     uri = f"memory://{disk}/{name}"
@@ -48,9 +56,9 @@ def read_bytes(
     memory_disk(disk).files[name].content = content
     try:
         if kind == "delta":
-            rows = FileRows(
-                read_rows(Storage(uri), DeltaRows(tuple(record.__struct_fields__)), nulls=null_columns(record))
-            )
+            own = [column.name for column in wanted_columns(node) if column.stored == column.name]
+            names = dict.fromkeys([*own, *pq.read_schema(io.BytesIO(content)).names])
+            rows = source_rows(Storage(uri), DeltaRows(tuple(names)), node)
         else:
             rows = read_file(Storage(uri), node, options)
         if (count := format_of(options).count(Storage(uri), node)) != rows.table.num_rows:
@@ -64,11 +72,13 @@ def read_bytes(
         forget_disk(disk)
 
 
-def read_messages(values: list[bytes | None], record: type[msgspec.Struct]) -> Outcome:
+def read_messages(
+    values: list[bytes | None], record: type[msgspec.Struct], rename: Mapping[str, str] | None = None
+) -> Outcome:
     """Read the values of a topic's messages."""
     rows = [{"value": value, "topic": "t", "partition": 0, "offset": at} for at, value in enumerate(values)]
     table = text_columns(pa.Table.from_pylist(rows, MESSAGES))
-    node = _node(record)
+    node = _node(record, rename)
     return _checked(RowCheck(node, MessageReader(node, Messages())), FileRows(table), record)
 
 
@@ -91,8 +101,9 @@ def avro_bytes(types: dict[str, Any], rows: list[dict[str, Any]], **options: Any
     return file.getvalue()
 
 
-def _node(record: type[msgspec.Struct]) -> Any:
-    return Pipeline("rows").source("rows", record, event_time="at").sink("taken").operators[0]
+def _node(record: type[msgspec.Struct], rename: Mapping[str, str] | None = None) -> Any:
+    node: Any = Pipeline("rows").source("rows", record, event_time="at").sink("taken").operators[0]
+    return replace(node, rename=tuple((rename or {}).items()))
 
 
 def _checked(check: RowCheck, rows: FileRows, record: type[msgspec.Struct]) -> Outcome:

@@ -146,5 +146,5 @@ def test_unreadable_table_names_its_feature(harness, files, more, match):
 @pytest.mark.parametrize("record", [Twins, Nested])
 def test_sink_columns_differ_in_more_than_case(record):
     harness = PipelineHarness(Pipeline("job").source("rows", record, event_time="at").sink("out"))
-    with pytest.raises(ConfigError, match="sink 'out': the fields n and N of .* differ only in case.*rename one"):
+    with pytest.raises(ConfigError, match="sink 'out': the columns n and N of .* differ only in case.*rename one"):
         harness.run()

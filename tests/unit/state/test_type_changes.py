@@ -343,3 +343,11 @@ def test_refusal_names_a_field_of_either_type(pair):
 @given(kind=types | struct_types())
 def test_type_reads_its_own_stored_values(kind):
     assert differences_of(kind, kind) == []
+
+
+def test_field_of_stored_name_is_the_same_field():
+    old = msgspec.defstruct("Leg", [("gross", int)])
+    new = msgspec.defstruct("Leg", [("net", int, msgspec.field(name="gross"))])
+    assert differences_of(old, new) == []
+    assert Codec(new, "new").decode(Codec(old, "old").encode(old(7))) == new(7)
+    assert differences_of(old, msgspec.defstruct("Leg", [("gross", int, msgspec.field(name="net"))])) != []

@@ -9,9 +9,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.api.graph import CHANGE_TYPE
+from headrace.api.graph import CHANGE_TYPE, SourceNode
 from headrace.api.records import RowKind
-from headrace.records.column_types import columns_of, near_misses
+from headrace.records.column_types import Column, columns_of, near_misses
+from headrace.sources.folder.format import FileRows, located
 from headrace.sources.folder.parquet import ParquetColumns
 from headrace.storage.storage import Storage
 
@@ -62,13 +63,20 @@ class DeltaRows(msgspec.Struct, frozen=True):
     """Columns of timestamps. Files of before their type was widened have dates."""
 
 
-def null_columns(record: type[msgspec.Struct]) -> Collection[str]:
-    """Return the fields that are null where a table has no column for them, although they have another default.
+def source_rows(place: Storage, delta: DeltaRows | None, node: SourceNode) -> FileRows:
+    """Read the rows of a source's file as its record needs them. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
+    nulls = _null_columns(node)
+    whole = read_rows(place, delta, nulls=[column.stored for column in nulls if not column.path])
+    return located(whole, node, [column.stored for column in nulls])
+
+
+def _null_columns(node: SourceNode) -> list[Column]:
+    """Return the columns that are null where a table lacks them, although their fields have another default.
 
     Once the table has the column, rows of before are null to every reader. So they are null before, too.
     """
-    optional = (column for column in columns_of(record) if column.nullable and not column.required)
-    return [column.name for column in optional if column.default is not None]
+    optional = (column for column in columns_of(node.record, node.names) if column.nullable and not column.required)
+    return [column for column in optional if column.default is not None]
 
 
 def read_rows(

@@ -19,7 +19,7 @@ from headrace.config import JobConfig, SourceConfig, StartKind
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.records.source_columns import EventTimeLimit
 from headrace.sources.delta.errors import DeltaErrors
-from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, count_rows_of, null_columns, read_rows
+from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, count_rows_of, source_rows
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.position import NO_FACTS, Position, SourceFacts, TablePosition
@@ -67,7 +67,7 @@ class DeltaSource(Source):
     @staticmethod
     def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:
         """Read all rows of a file. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
-        return FileRows(read_rows(storage.at(file.path), _logged(file), nulls=null_columns(node.record)))
+        return source_rows(storage.at(file.path), _logged(file), node)
 
     def plan(self, since: SourceFacts, want: Want) -> Ahead:
         """Return the files to take in next.

@@ -32,7 +32,10 @@ from headrace.sources.folder.format import (
     content_of,
     head_of,
     present_columns,
+    refuse_near_names,
     typed_table,
+    values_within,
+    wanted_columns,
 )
 from headrace.storage.storage import Storage
 
@@ -228,9 +231,18 @@ class AvroFiles:
         if fields is None:
             raise DamagedFileError(_NO_RECORD)
         records = list(_records(container))
-        wanted = present_columns(node, [field["name"] for field in fields], columns)
-        values = {column.name: [record[column.name] for record in records] for column in wanted}
+        names = [field["name"] for field in fields]
+        paths = [column for column in wanted_columns(node, columns) if column.path and column.stored not in names]
+        refuse_near_names([column.path[0] for column in paths], names)
+        within = [column for column in paths if column.path[0] in names]
+        wanted = present_columns(node, [*names, *(column.stored for column in within)], columns)
         problems: dict[int, str] = {}
+        values = {
+            column.stored: [record[column.stored] for record in records]
+            if column.stored in names
+            else values_within(records, column.path, problems)
+            for column in wanted
+        }
         table = typed_table(values, node, wanted, len(records), problems)
         return FileRows(table, problems, lambda number: _text(records[number]))
 

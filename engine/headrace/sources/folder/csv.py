@@ -188,14 +188,14 @@ class CsvFiles:
             if (why := self._problem(row, width)) is not None
         }
         wanted = present_columns(node, names, columns)
-        values = {column.name: self._values(names.index(column.name), rows, column, problems) for column in wanted}
+        values = {column.stored: self._values(names.index(column.stored), rows, column, problems) for column in wanted}
         table = typed_table(values, node, wanted, len(rows), problems)
         return FileRows(table, problems, lambda number: self._raw(rows[number]))
 
     def _rows(self, file: Storage, node: SourceNode) -> _Rows:
         rows = list(self._parsed(content_of(file)))
         if not self.options.header or not rows:
-            names = [column.name for column in wanted_columns(node)]
+            names = [column.stored for column in wanted_columns(node)]
             return _Rows(names, rows, len(names))
         return _Rows(self._header(rows[0]), rows[1:], len(rows[0].fields))
 

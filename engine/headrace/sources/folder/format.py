@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.api.graph import SourceNode
 from headrace.errors import HeadraceError, SourceError, StorageError
 from headrace.records.column_kinds.texts import Text
 from headrace.records.column_types import Column, columns_of, near_misses
 from headrace.records.foreign_values import raw_row
-from headrace.records.plain_values import to_column
+from headrace.records.plain_values import to_column, value_at
+from headrace.records.problems import UnfitValue
 from headrace.storage.refusals import storage_advice
 from headrace.storage.storage import Storage
 
@@ -110,11 +113,11 @@ class FileFormat(Protocol):
 
 
 def wanted_columns(node: SourceNode, columns: Collection[str] = ()) -> list[Column]:
-    """Return the columns that a source reads: its record's fields and its row kind, or those of them in `columns`."""
-    wanted = list(columns_of(node.record))
+    """Return the columns that a source reads: its record's fields and its row kind, or those of them with a name in `columns`."""
+    wanted = list(columns_of(node.record, node.names))
     if node.row_kind is not None and node.row_kind not in {column.name for column in wanted}:
         wanted.append(Column(node.row_kind, Text(), nullable=True))
-    return [column for column in wanted if not columns or column.name in columns]
+    return [column for column in wanted if not columns or column.stored in columns]
 
 
 def present_columns(node: SourceNode, names: Sequence[str], columns: Collection[str] = ()) -> list[Column]:
@@ -123,10 +126,60 @@ def present_columns(node: SourceNode, names: Sequence[str], columns: Collection[
     Raises `DamagedFileError` for one that the file lacks, and has under a name that is almost the same.
     """
     wanted = wanted_columns(node, columns)
-    for name, why in near_misses([column.name for column in wanted], names):
+    refuse_near_names([column.stored for column in wanted], names)
+    return [column for column in wanted if column.stored in names]
+
+
+def refuse_near_names(wanted: Iterable[str], names: Sequence[str]) -> None:
+    """Raise `DamagedFileError` for a wanted name that a file lacks, and has in almost the same form."""
+    for name, why in near_misses(wanted, names):
         msg = f"{name} {why}"
         raise DamagedFileError(msg)
-    return [column for column in wanted if column.name in names]
+
+
+def located(table: pa.Table, node: SourceNode, nulls: Collection[str] = ()) -> FileRows:
+    """Return the rows of a table with one more column for each field that is named by a path, and not by a column: its values within structs.
+
+    A path that the table lacks is left out, or null if it is one of `nulls`. Raises `DamagedFileError` for one through a value that is no struct.
+    """
+    whole = table
+    for column in wanted_columns(node):
+        if column.path and column.stored not in table.schema.names:
+            values = _within_structs(table, column.path)
+            if values is None and column.stored in nulls:
+                values = pa.nulls(table.num_rows)
+            whole = whole if values is None else whole.append_column(column.stored, values)
+    return FileRows(table) if whole is table else FileRows(whole, texts=partial(raw_row, table))
+
+
+def _within_structs(table: pa.Table, path: Sequence[str]) -> pa.ChunkedArray | None:
+    """Return the values at a path; None where the table lacks it."""
+    root, *names = path
+    values = table[root] if table.schema.names.count(root) == 1 else None
+    for at, name in enumerate(names, 1):
+        if values is None or pa.types.is_null(values.type):
+            return values
+        if not pa.types.is_struct(values.type):
+            msg = f"column {'.'.join(path[:at])} is {values.type}, which is no struct with {name!r}"
+            raise DamagedFileError(msg)
+        places = values.type.get_all_field_indices(name)
+        if len(places) > 1:
+            msg = f"more than one field {'.'.join(path[: at + 1])}"
+            raise DamagedFileError(msg)
+        values = pc.struct_field(values, places) if places else None
+    return values
+
+
+def values_within(rows: Sequence[Any], path: Sequence[str], problems: dict[int, str]) -> list[Any]:
+    """Return the values at a path below plain rows; add the problems of rows where the path leads elsewhere, which have None."""
+    values = []
+    for position, row in enumerate(rows):
+        try:
+            values.append(value_at(row, path))
+        except UnfitValue as error:
+            values.append(None)
+            problems.setdefault(position, f"{error.problem.path} {error.problem.why}")
+    return values
 
 
 def typed_table(
@@ -138,18 +191,18 @@ def typed_table(
     *,
     of_file: bool = True,
 ) -> pa.Table:
-    """Convert plain values by column to a table; add the first problem of each row to `problems`, unless it has one already.
+    """Convert plain values by stored name to a table; add the first problem of each row to `problems`, unless it has one already.
 
     Raises `DamagedFileError` for rows `of_file` with a value for which a file is refused as a whole.
     """
-    fields = {column.name for column in columns_of(node.record)}
+    fields = {*node.record.__struct_fields__}
     arrays = {}
     for column in columns:
-        if column.name in values:
+        if column.stored in values:
             record = node.record if column.name in fields else None
-            arrays[column.name], column_problems = to_column(values[column.name], column, record)
+            arrays[column.stored], column_problems = to_column(values[column.stored], column, record)
             for position, problem in column_problems.items():
-                why = f"{column.name}{problem.path} {problem.why}"
+                why = f"{column.stored}{problem.path} {problem.why}"
                 if of_file and problem.of_file:
                     msg = f"row {position}: {why}"
                     raise DamagedFileError(msg)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from headrace.api.graph import SourceNode
 from headrace.names import counted
 from headrace.records.value_rules import FIRST_TIME, LAST_TIME
-from headrace.sources.folder.format import DamagedFileError, FileRows
+from headrace.sources.folder.format import DamagedFileError, FileRows, located
 from headrace.storage.storage import Storage
 
 _PER_MICROSECOND: Final = 1_000
@@ -178,8 +178,8 @@ class ParquetFiles:
     def read(
         self,
         file: Storage,
-        node: SourceNode,  # noqa: ARG002 - the file has its own types
+        node: SourceNode,
         columns: Collection[str] = (),
     ) -> FileRows:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
-        return FileRows(ParquetColumns(file).read(columns))
+        return located(ParquetColumns(file).read(columns), node)

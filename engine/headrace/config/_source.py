@@ -12,9 +12,10 @@ from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
+from headrace.config._csv import csv_problems
 from headrace.config._formats import Problem, client_problems, topic_place, without_settings
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
-from headrace.config._sections import CsvOptions, FileOptions
+from headrace.config._sections import CsvOptions, FileOptions, JsonOptions
 from headrace.config._types import Count, Location, Name, Scalar, Section, Span, SpanOrNone, shown_repr
 from headrace.config._values import (
     QuarantineLimit,
@@ -53,6 +54,9 @@ class SourceConfig(Section, frozen=True, kw_only=True):
 
     csv: CsvOptions = CsvOptions()
     """Format csv: how the files are written."""
+
+    json: JsonOptions = JsonOptions()
+    """Format json: where in the files the rows are."""
 
     change_feed: bool = False
     """Format delta: read what each commit of the table inserted, updated and deleted, from its change data feed. false: read rows that are appended, and stop where others are changed."""
@@ -110,7 +114,7 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     @property
     def files(self) -> FileOptions:
         """Return the format of the files of a folder."""
-        return FileOptions(format=self.format, csv=self.csv)
+        return FileOptions(format=self.format, csv=self.csv, json=self.json)
 
     @property
     def pattern(self) -> IntervalPattern | None:
@@ -231,16 +235,21 @@ class CsvFormat(FolderFormat):
 
     def problems(self, config: SourceConfig) -> Iterator[Problem]:
         """Yield options with which no file can be read."""
-        csv = config.csv
-        if len(csv.delimiter) != 1 or csv.delimiter in _NO_DELIMITERS:
+        yield from csv_problems(config.csv)
+
+
+class JsonFormat(FolderFormat):
+    """Folder of JSON files."""
+
+    keys = (*FolderFormat.keys, "json")
+
+    def problems(self, config: SourceConfig) -> Iterator[Problem]:
+        """Yield a path of which no object can have members."""
+        path = config.json.rows
+        if path is not None and not all(path.split(".")):
             yield (
-                "csv.delimiter",
-                f"{csv.delimiter!r} cannot stand between fields: expected one character, such as ',' or \"\\t\", and no quote or line break",
-            )
-        if csv.escape is not None and (len(csv.escape) != 1 or csv.escape in {*_NO_DELIMITERS, csv.delimiter}):
-            yield (
-                "csv.escape",
-                f"{csv.escape!r} cannot escape quotes: expected one character, such as '\\', and no quote, line break or delimiter",
+                "json.rows",
+                f"'{path}' is no path: expected a name such as features, or names with points between them",
             )
 
 
@@ -298,7 +307,8 @@ class TopicFormat(SourceFormat):
 SOURCE_FORMATS: Final[Mapping[str, SourceFormat]] = {
     kind.name: kind
     for kind in (
-        *map(FolderFormat, ("parquet", "json", "avro")),
+        *map(FolderFormat, ("parquet", "avro")),
+        JsonFormat("json"),
         CsvFormat("csv"),
         TableFormat("delta"),
         TopicFormat("kafka"),
@@ -306,7 +316,6 @@ SOURCE_FORMATS: Final[Mapping[str, SourceFormat]] = {
 }
 
 
-_NO_DELIMITERS: Final = ('"', "\n", "\r")
 _CONSUMER_OPTIONS: Final = (
     *("kafka.bootstrap.servers", "kafka.group.id", "kafka.isolation.level", "kafka.auto.offset.reset"),
     *("kafka.enable.auto.commit", "kafka.key.deserializer", "kafka.value.deserializer"),

@@ -56,6 +56,10 @@ Misfits = tuple[pa.BooleanArray, str]
 """Mask of the values that do not fit, and the reason that follows each of them."""
 
 
+ValueNotation = Literal["text", "number", "truth", "day", "time"]
+"""What texts of a format without types may write in several ways: numbers with a comma, days by a pattern."""
+
+
 class ColumnKind(ABC):
     """Kind of a column's values. An error names it by its text."""
 
@@ -70,6 +74,9 @@ class ColumnKind(ABC):
 
     parse: Callable[[str], Any] | None = None
     """Parser of texts of a format without types, as CSV; None where the text is the value."""
+
+    notation: ValueNotation = "text"
+    """What such texts write, for files that write it in another way."""
 
     def __str__(self) -> str:
         """Return what an error calls such a value."""
@@ -206,6 +213,7 @@ class Integer(ScalarKind):
     python = annotation = int
     ddl, contentless = "bigint", 0
     parse = staticmethod(parsed_number)
+    notation: ValueNotation = "number"
 
     def marked(self, extra: Mapping[str, Any]) -> ScalarKind:
         """Return the kind of times for the marks of `Timestamp` and `FlooredTimestamp`."""
@@ -229,6 +237,7 @@ class Time(Integer):
 
     sink_type = pa.timestamp("us", tz="UTC")
     through = pa.timestamp("ms", tz="UTC")
+    notation = "time"
 
     def __init__(self, *, floors: bool) -> None:
         """Make the kind: it rounds times that are finer than a millisecond down, or refuses them."""
@@ -330,6 +339,7 @@ class Float(ScalarKind):
     python = annotation = float
     ddl, contentless = "double", 0.0
     parse = staticmethod(parsed_float)
+    notation = "number"
 
     def takes(self, kind: pa.DataType) -> bool:
         """Return whether a foreign type holds numbers."""
@@ -394,6 +404,7 @@ class DecimalNumber(ScalarKind):
     python = Decimal
     annotation = None  # msgspec would take floats and texts for decimals
     parse = staticmethod(parsed_decimal)
+    notation = "number"
 
     def __init__(self, precision: int, scale: int) -> None:
         """Take the number of all digits, and of those behind the point."""
@@ -476,6 +487,7 @@ class Day(ScalarKind):
     python = date
     annotation = None  # msgspec would take text for a day, and a datetime is a date in Python
     ddl, contentless = "date", date(1970, 1, 1)
+    notation = "day"
 
     def __str__(self) -> str:
         """Return what an error calls a day."""
@@ -587,6 +599,7 @@ class Truth(ScalarKind):
     python = annotation = bool
     ddl, contentless = "boolean", False
     parse = staticmethod(parsed_truth)
+    notation = "truth"
 
     def takes(self, kind: pa.DataType) -> bool:
         """Return whether a foreign type holds truth values."""

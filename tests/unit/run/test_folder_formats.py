@@ -200,7 +200,7 @@ def test_harness_feeds_records_only_to_parquet_folders():
         ({"format": "csv", "csv": {"delimiter": '"'}}, "cannot stand between fields"),
         ({"format": "csv", "csv": {"escape": '"'}}, "cannot escape quotes"),
         ({"format": "csv", "csv": {"escape": ","}}, "cannot escape quotes"),
-        ({"format": "csv", "csv": {"encoding": "utf-16"}}, "encoding"),
+        ({"format": "csv", "csv": {"encoding": "utf-7"}}, "encoding"),
         ({"format": "orc"}, "format"),
     ],
 )

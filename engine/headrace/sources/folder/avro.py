@@ -24,6 +24,7 @@ import pyarrow as pa
 from headrace.api.graph import SourceNode
 from headrace.names import counted
 from headrace.records.value_rules import Instant, OtherType
+from headrace.sources.folder.avro_schema import AvroSchema
 from headrace.sources.folder.format import (
     HEAD,
     DamagedFileError,
@@ -226,8 +227,11 @@ class AvroFiles:
         fields = container.schema["fields"] if _is_record(container.schema) else None
         if fields is None:
             raise DamagedFileError(_NO_RECORD)
-        records = list(_records(container))
         wanted = present_columns(node, [field["name"] for field in fields], columns)
+        schema = AvroSchema.of(_with_own_types(container.schema))
+        for column in wanted:
+            schema.refuse_recursion(column)
+        records = list(_records(container, schema.root))
         values = {column.name: [record[column.name] for record in records] for column in wanted}
         problems: dict[int, str] = {}
         table = typed_table(values, node, wanted, len(records), problems)
@@ -250,7 +254,7 @@ def _check_counts(container: AvroContainer) -> None:
             raise DamagedFileError(msg)
 
 
-def _records(container: AvroContainer) -> Iterator[dict[str, Any]]:
+def _records(container: AvroContainer, schema: Any) -> Iterator[dict[str, Any]]:
     """Yield the records, with values of logical types as `_LOGICAL` makes them.
 
     fastavro itself makes Python's `datetime`, and fails for the whole file if one value is outside its years.
@@ -260,7 +264,6 @@ def _records(container: AvroContainer) -> Iterator[dict[str, Any]]:
 
     LOGICAL_READERS.update(_READERS)
     try:
-        schema = fastavro.parse_schema(_with_own_types(container.schema))
         for block in container.blocks:
             content = io.BytesIO(container.unpacked(block))
             for _ in range(block.records):

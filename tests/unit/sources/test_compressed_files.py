@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import struct
 import zlib
 
 import pyarrow as pa
@@ -105,6 +106,14 @@ def test_bytes_behind_the_last_member_are_refused(ending, rest):
 @pytest.mark.parametrize("ending", ["gz", "bz2"])
 def test_zeros_behind_the_last_member_are_padding(ending):
     assert outcome_of("json", ending, PACKERS[ending](b"".join(CONTENTS["json"])) + bytes(5_000)).records == ROWS
+
+
+def test_skippable_frames_of_zstd_are_skipped():
+    skippable = struct.pack("<II", 0x184D2A50, 5) + b"hello"
+    first, second = (zstd(line) for line in CONTENTS["json"][1:])
+    content = skippable + first + skippable * 2 + second + skippable
+    assert outcome_of("json", "zst", content).records == ROWS
+    assert "cannot be unpacked by zstd" in (outcome_of("json", "zst", content[:-3]).refused or "")
 
 
 @pytest.mark.parametrize("ending", PACKERS)

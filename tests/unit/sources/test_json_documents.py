@@ -90,19 +90,26 @@ def test_objects_one_after_the_other_are_rows(indent, between):
 
 
 def test_places_of_concatenated_objects_are_named():
-    outcome = read('{\n"id":"a",\n"at":1}\n\n{"id":\n"b"} 5 {"id": NaN}')
+    outcome = read('{\n"id":"a",\n"at":1}\n\n{"id":\n"b"} {"id": NaN}')
     assert outcome.errors == {
         1: "at is missing",
-        2: "object 3 at line 6 is not a JSON object (Expected `object`, got `int`)",
-        3: "object 4 at line 6 is not JSON (JSON is malformed: invalid character (byte 7))",
+        2: "object 3 at line 6 is not JSON (JSON is malformed: invalid character (byte 7))",
     }
 
 
 def test_damage_behind_objects_over_lines_is_refused():
     first = json.dumps(OBJECTS[0], indent=1)
-    for rest in ('{\n"id":"b"', '{"id":"b"}}', ",\n" + first, "x"):
+    for rest in ('{\n"id":"b"', '{"id":"b"}}', ",\n" + first, "x", "5", "[]"):
         refused = read(f"{first}\n{rest}").refused or ""
         assert refused.startswith("it has objects over several lines, and what follows object ")
+
+
+@pytest.mark.parametrize(
+    "line", ['{"id":"a","at":1} 5', '{"id":"a","at":1}#', '{"id":"a","at":1},', '{"id":"a","at":1}}']
+)
+def test_garbage_behind_an_object_is_refused(line):
+    outcome = read(f'{line}\n{{"id":"b","at":2}}')
+    assert ([*outcome.errors], outcome.records[1:]) == ([0], [Row("b", 2)])
 
 
 def test_damaged_first_line_moves_no_other_row():

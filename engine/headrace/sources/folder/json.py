@@ -125,7 +125,7 @@ def _objects(content: bytes) -> list[_Line] | None:
     """
     rows: list[_Line] = []
     try:
-        for row in _values(content.decode(errors="surrogateescape")):
+        for row in _objects_in(content.decode(errors="surrogateescape")):
             rows.append(row)  # noqa: PERF402 - the rows before the damage are needed
     except (ValueError, RecursionError) as error:
         if not rows or not {*b"\r\n"} & {*rows[0].content}:
@@ -135,11 +135,14 @@ def _objects(content: bytes) -> list[_Line] | None:
     return rows
 
 
-def _values(text: str) -> Iterator[_Line]:
-    """Yield the JSON values in a text. Raises `ValueError` or `RecursionError` at damage."""
+def _objects_in(text: str) -> Iterator[_Line]:
+    """Yield the JSON objects in a text. Raises `ValueError` or `RecursionError` at damage."""
     number, line, end = 0, 1, 0
     while (place := _behind_space(text, end)) < len(text):
         number, line = number + 1, line + text.count("\n", end, place)
+        if text[place] != "{":
+            msg = f"no object begins at line {line}"
+            raise ValueError(msg)
         _, end = _scan(text, place)
         yield _Line(f"object {number} at line {line}", text[place:end].encode(errors="surrogateescape"))
         line += text.count("\n", place, end)

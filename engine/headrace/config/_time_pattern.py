@@ -25,6 +25,8 @@ from headrace.config._interval_pattern import (
 )
 
 _OF_DAYS: Final = frozenset().union(*DAYS)
+_SIMPLE: Final = frozenset({"year", "month", "day", "hour", "minute", "second", "millisecond", "offset"})
+"""Parts of which none can contradict the others, if each of them is named once."""
 _FRACTION: Final = "f"
 _OFFSET: Final = "z"
 _MINUTE: Final = 60
@@ -37,6 +39,8 @@ class TimePattern:
     text: str
     expression: re.Pattern[str]
     directives: tuple[str, ...]
+    checked: tuple[str, ...]
+    """Directives that may contradict each other, such as that of the weekday."""
 
     @property
     def has_time(self) -> bool:
@@ -65,8 +69,8 @@ class TimePattern:
         except ValueError:
             return None
         offset = values.pop(_OFFSET, None)
-        if any(DIRECTIVES[name].of(local) != value for name, value in values.items()):
-            return None  # such as a weekday that is not that of the day
+        if any(DIRECTIVES[name].of(local) != values[name] for name in self.checked if name != _OFFSET):
+            return None
         if _FRACTION in texts:
             local = local.replace(microsecond=int(texts[_FRACTION].ljust(6, "0")))
         return (local, "") if offset is None else _with_offset(local, offset)
@@ -83,7 +87,9 @@ def time_pattern(text: str) -> TimePattern:
     for problem in _problems(names, known):
         raise ValueError(problem)
     expression = "".join(expression_of(match) for match in TOKEN.finditer(text))
-    return TimePattern(text, re.compile(expression, re.IGNORECASE | re.ASCII), names)
+    parts = [DIRECTIVES[name].part for name in names]
+    is_simple = len({*parts}) == len(parts) and {*parts} <= _SIMPLE
+    return TimePattern(text, re.compile(expression, re.IGNORECASE | re.ASCII), names, () if is_simple else names)
 
 
 def _problems(names: tuple[str, ...], parts: Mapping[str, str]) -> Iterator[str]:

@@ -169,6 +169,9 @@ def test_times_of_another_pattern_are_refused(text):
 
 def test_contradicting_parts_are_no_time():
     assert [*read("id,at\na,Sun 31.01.2026\n", time_pattern="%a %d.%m.%Y").errors] == [0]
+    assert [*read("id,at\na,31.01.2026 25\n", time_pattern="%d.%m.%Y %y").errors] == [0]
+    assert [*read("id,at\na,31.01.2026 Feb\n", time_pattern="%d.%m.%Y %b").errors] == [0]
+    assert [*read("id,at\na,31.01.2026 032\n", time_pattern="%d.%m.%Y %j").errors] == [0]
     assert [*read("id,at\na,31.01.2026 13 PM\n", time_pattern="%d.%m.%Y %I %p").errors] == [0]
 
 

@@ -35,6 +35,7 @@ from headrace import Pipeline, Timestamp
 from headrace.errors import HeadraceError
 from headrace.records.column_types import columns_of
 from headrace.testing import PipelineHarness
+from headrace.testing._memory_table import open_memory
 from tests.unit.sources.drawn_tables import Refused, expected, plain, read_avro, read_parquet
 from tests.unit.sources.source_reading import Outcome, read_bytes, read_messages
 
@@ -43,6 +44,7 @@ EQUAL, REFUSED, DIFFERENT, UNKNOWN = "equal", "refused", "DIFFERENT", "unknown"
 
 def main(folder: Path) -> int:
     """Read all corpora in a folder. Return 1 if a row of a file differs, else 0."""
+    open_memory()
     verdicts: Counter[str] = Counter()
     for read in (_parquet, _json, _csv, _avro, _delta):
         for file, verdict, why in read(folder):

@@ -40,11 +40,13 @@ from headrace.config._sections import (
     CsvOptions,
     ExecutionConfig,
     FileOptions,
+    JsonOptions,
     OperatorConfig,
     UpsertMaterializeConfig,
 )
 from headrace.config._sink import FOLDER_TABLE, SinkConfig
 from headrace.config._source import SourceConfig
+from headrace.config._time_pattern import time_pattern
 from headrace.config._types import PipelineCode, Promote
 from headrace.config._values import PATTERN as DURATION_PATTERN
 from headrace.config._values import Start, StartKind, format_duration, parse_duration, parse_timestamp, shown_url
@@ -65,6 +67,7 @@ __all__ = [
     "IntervalPattern",
     "JobConfig",
     "JobFile",
+    "JsonOptions",
     "OperatorConfig",
     "PipelineCode",
     "Problem",
@@ -99,5 +102,6 @@ __all__ = [
     "parse_timestamp",
     "raise_problems",
     "shown_url",
+    "time_pattern",
     "with_settings",
 ]

@@ -113,9 +113,9 @@ DIRECTIVES: Final[Mapping[str, Directive]] = {
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_TOKEN: Final = re.compile(r"%(.?)|\s+|[^%\s]+", re.DOTALL)
+TOKEN: Final = re.compile(r"%(.?)|\s+|[^%\s]+", re.DOTALL)
 
-_DAYS: Final = (
+DAYS: Final = (
     {"year", "month", "day"},
     {"year", "day of the year"},
     {"ISO year", "ISO week", "weekday"},
@@ -155,7 +155,7 @@ class IntervalPattern:
         try:
             values = [DIRECTIVES[name].read(text) for name, text in zip(self.directives, match.groups(), strict=True)]
             parts = {DIRECTIVES[name].part: value for name, value in zip(self.directives, values, strict=True)}
-            local = _local_time(parts)
+            local = local_time(parts)
         except ValueError:
             return None
         offset = timedelta(seconds=parts["offset"]) if "offset" in parts else None
@@ -206,9 +206,9 @@ def interval_pattern(text: str, timezone: str = "UTC") -> IntervalPattern:
     several of them share; `KeyError` or `ValueError` for a time zone that does not exist.
     """
     zone = ZoneInfo(timezone)
-    names = tuple(match[1] for match in _TOKEN.finditer(text) if match[0][0] == "%" and match[0] != "%%")
+    names = tuple(match[1] for match in TOKEN.finditer(text) if match[0][0] == "%" and match[0] != "%%")
     known = {DIRECTIVES[name].part: name for name in names if name in DIRECTIVES}
-    for problem in (*_problems_of_directives(names), *_problems_of_the_day(known), *_problems_of_the_time(known)):
+    for problem in (*problems_of_directives(names), *problems_of_the_day(known), *problems_of_the_time(known)):
         raise ValueError(problem)
     unit = _unit(set(known))
     if unit.is_part_of_a_day and "offset" not in known and _changes_its_offset(zone):
@@ -216,17 +216,17 @@ def interval_pattern(text: str, timezone: str = "UTC") -> IntervalPattern:
             f"clocks in {timezone} go back once a year, and the same {unit.value} then comes twice: add %z, the offset from UTC, "
             "or write the names in UTC, and timezone: UTC"
         )
-    expression = "".join(_expression(match) for match in _TOKEN.finditer(text))
+    expression = "".join(expression_of(match) for match in TOKEN.finditer(text))
     return IntervalPattern(text, zone, unit, re.compile(expression, re.IGNORECASE), names)
 
 
-def _expression(token: re.Match[str]) -> str:
+def expression_of(token: re.Match[str]) -> str:
     if token[0][0] != "%":
         return r"\s+" if token[0].isspace() else re.escape(token[0])
     return "%" if token[1] == "%" else f"({DIRECTIVES[token[1]].expression})"
 
 
-def _problems_of_directives(names: tuple[str, ...]) -> Iterator[str]:
+def problems_of_directives(names: tuple[str, ...]) -> Iterator[str]:
     """Yield why directives cannot be read at all."""
     for name in names:
         if name in _BY_LOCALE:
@@ -241,7 +241,7 @@ def _problems_of_directives(names: tuple[str, ...]) -> Iterator[str]:
             yield f"%{name} is there twice: write it once"
 
 
-def _problems_of_the_day(parts: Mapping[str, str]) -> Iterator[str]:
+def problems_of_the_day(parts: Mapping[str, str]) -> Iterator[str]:
     """Yield why parts of a time, given with the directives that name them, name no day, nor a longer period."""
     date = parts.keys() - set(_TIMES)
     if not parts:
@@ -251,7 +251,7 @@ def _problems_of_the_day(parts: Mapping[str, str]) -> Iterator[str]:
         yield f"it has no year: add {'%G' if 'ISO week' in date else '%Y'}"
     if ("ISO week" in date) != ("ISO year" in date):
         yield "%G, the ISO year, and %V, the ISO week, go together: write %G-W%V"
-    names_a_day = any(day <= date for day in _DAYS)
+    names_a_day = any(day <= date for day in DAYS)
     if not names_a_day and frozenset(date) not in _LONGER:
         listed = ", ".join(sorted(f"%{parts[part]}" for part in date))
         yield f"{listed} name no year, month, week or day together: write %Y, %Y-%m, %G-W%V or %Y-%m-%d"
@@ -259,7 +259,7 @@ def _problems_of_the_day(parts: Mapping[str, str]) -> Iterator[str]:
         yield f"%{parts[times[0]]} belongs to a day, and none is named: write %Y-%m-%d before it"
 
 
-def _problems_of_the_time(parts: Mapping[str, str]) -> Iterator[str]:
+def problems_of_the_time(parts: Mapping[str, str]) -> Iterator[str]:
     """Yield why parts of a time, given with the directives that name them, leave the time of day open."""
     has_hour = "hour" in parts or "hour of 12" in parts
     if "hour of 12" in parts and "half of the day" not in parts:
@@ -281,7 +281,7 @@ def _unit(parts: set[str]) -> Unit:
     return _LONGER.get(frozenset(parts), Unit.DAY)
 
 
-def _local_time(parts: Mapping[str, int]) -> datetime:
+def local_time(parts: Mapping[str, int]) -> datetime:
     """Return the local time of these parts. Raises `ValueError` if there is no such day."""
     hour = parts["hour"] if "hour" in parts else parts.get("hour of 12", 0) % 12 + 12 * parts.get("half of the day", 0)
     day = _day(parts)

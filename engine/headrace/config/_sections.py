@@ -95,17 +95,58 @@ class CsvOptions(Section, frozen=True, kw_only=True):
     delimiter: str = ","
     """The character between two fields; "\\t" is a tab."""
 
+    quote: str | None = '"'
+    """The character around fields that hold the delimiter or line breaks. null: none, each character belongs to its field."""
+
     header: bool = True
-    """true: the first row names the columns. false: the columns are the fields of the record in their order, then the column of the row kind if the source has one."""
+    """true: the first row names the columns. false: `columns` names them, or they are the fields of the record in their order, then the column of the row kind if the source has one."""
+
+    columns: tuple[str, ...] = ()
+    """The names of all columns of files without a header, in their order. Needs `header: false`."""
+
+    skip_lines: Whole = 0
+    """Lines at the beginning of each file, before the header or the first row, that are passed over."""
+
+    comment: str | None = None
+    """The character that begins lines that are passed over, such as "#". null: there are none."""
 
     null_values: tuple[str, ...] = ("",)
     """Texts that mean null, where they are not in quotes."""
 
+    true_values: tuple[str, ...] = ("true",)
+    """Texts that mean true, in any case."""
+
+    false_values: tuple[str, ...] = ("false",)
+    """Texts that mean false, in any case."""
+
+    decimal: Literal[".", ","] = "."
+    """The character before the decimals of a number. Nothing may stand between thousands."""
+
+    day_pattern: str | None = None
+    """How days are written, in directives of strptime, such as "%d.%m.%Y". null: 2026-01-31."""
+
+    time_pattern: str | None = None
+    """How timestamps are written, in directives of strptime, such as "%d.%m.%Y %H:%M"; without %z they are in UTC. null: ISO 8601, or a number of milliseconds."""
+
     escape: str | None = None
     """The character that, in a field in quotes, takes whatever follows it as it is: `"\\\\"` for files that write a quote as `\\"`. null: none."""
 
-    encoding: Literal["utf-8", "iso-8859-1", "iso-8859-15", "windows-1252"] = "utf-8"
-    """How the text is encoded."""
+    encoding: Literal["utf-8", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1", "iso-8859-15", "windows-1252"] = (
+        "utf-8"
+    )
+    """How the text is encoded. utf-16: each file begins with a byte order mark."""
+
+    @property
+    def writes_truth(self) -> bool:
+        """Return whether truth values are written in another way than as true and false."""
+        return (self.true_values, self.false_values) != (("true",), ("false",))
+
+
+class JsonOptions(Section, frozen=True, kw_only=True):
+    """Format of JSON files."""
+
+    rows: str | None = None
+    """The array within each object of a file whose elements are the rows: a name such as features, or a path such as data.items. null: each object is a row."""
 
 
 class FileOptions(Section, frozen=True, kw_only=True):
@@ -113,3 +154,4 @@ class FileOptions(Section, frozen=True, kw_only=True):
 
     format: str = "parquet"
     csv: CsvOptions = CsvOptions()
+    json: JsonOptions = JsonOptions()

@@ -12,9 +12,10 @@ from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
+from headrace.config._csv import csv_problems
 from headrace.config._formats import Problem, client_problems, topic_place, without_settings
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
-from headrace.config._sections import CsvOptions, FileOptions
+from headrace.config._sections import CsvOptions, FileOptions, JsonOptions
 from headrace.config._types import Count, Location, Name, Scalar, Section, Span, SpanOrNone, shown_repr
 from headrace.config._values import (
     QuarantineLimit,
@@ -56,6 +57,9 @@ class SourceConfig(Section, frozen=True, kw_only=True):
 
     rename: dict[str, Scalar] = msgspec.field(default_factory=dict)
     """Names of fields of the record in the source, where they differ: a column, a key, or a path of keys such as payload.order.amount. They win over the names that the record gives."""
+
+    json: JsonOptions = JsonOptions()
+    """Format json: where in the files the rows are."""
 
     change_feed: bool = False
     """Format delta: read what each commit of the table inserted, updated and deleted, from its change data feed. false: read rows that are appended, and stop where others are changed."""
@@ -113,7 +117,7 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     @property
     def files(self) -> FileOptions:
         """Return the format of the files of a folder."""
-        return FileOptions(format=self.format, csv=self.csv)
+        return FileOptions(format=self.format, csv=self.csv, json=self.json)
 
     @property
     def pattern(self) -> IntervalPattern | None:
@@ -234,16 +238,21 @@ class CsvFormat(FolderFormat):
 
     def problems(self, config: SourceConfig) -> Iterator[Problem]:
         """Yield options with which no file can be read."""
-        csv = config.csv
-        if len(csv.delimiter) != 1 or csv.delimiter in _NO_DELIMITERS:
+        yield from csv_problems(config.csv)
+
+
+class JsonFormat(FolderFormat):
+    """Folder of JSON files."""
+
+    keys = (*FolderFormat.keys, "json")
+
+    def problems(self, config: SourceConfig) -> Iterator[Problem]:
+        """Yield a path of which no object can have members."""
+        path = config.json.rows
+        if path is not None and not all(path.split(".")):
             yield (
-                "csv.delimiter",
-                f"{csv.delimiter!r} cannot stand between fields: expected one character, such as ',' or \"\\t\", and no quote or line break",
-            )
-        if csv.escape is not None and (len(csv.escape) != 1 or csv.escape in {*_NO_DELIMITERS, csv.delimiter}):
-            yield (
-                "csv.escape",
-                f"{csv.escape!r} cannot escape quotes: expected one character, such as '\\', and no quote, line break or delimiter",
+                "json.rows",
+                f"'{path}' is no path: expected a name such as features, or names with points between them",
             )
 
 
@@ -301,7 +310,8 @@ class TopicFormat(SourceFormat):
 SOURCE_FORMATS: Final[Mapping[str, SourceFormat]] = {
     kind.name: kind
     for kind in (
-        *map(FolderFormat, ("parquet", "json", "avro")),
+        *map(FolderFormat, ("parquet", "avro")),
+        JsonFormat("json"),
         CsvFormat("csv"),
         TableFormat("delta"),
         TopicFormat("kafka"),
@@ -309,7 +319,6 @@ SOURCE_FORMATS: Final[Mapping[str, SourceFormat]] = {
 }
 
 
-_NO_DELIMITERS: Final = ('"', "\n", "\r")
 _CONSUMER_OPTIONS: Final = (
     *("kafka.bootstrap.servers", "kafka.group.id", "kafka.isolation.level", "kafka.auto.offset.reset"),
     *("kafka.enable.auto.commit", "kafka.key.deserializer", "kafka.value.deserializer"),

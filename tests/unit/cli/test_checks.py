@@ -164,6 +164,30 @@ def test_check_reads_the_header_of_the_newest_csv(headrace, home, content, exit_
     assert (result.exit_code, details(result)) == (exit_code, {text.format(file=file) for text in says})
 
 
+@pytest.mark.parametrize(
+    ("options", "content", "says"),
+    [
+        ("header: false, columns: [tail, at]", b"N1,1\n", ""),
+        ("header: false, columns: [tail, at]", b"N1,1,2\n", "its first row has 3 fields, csv.columns has 2"),
+        ("header: false, columns: [tail, when]", b"N1,1\n", "has no column at, which Event needs"),
+        ("skip_lines: 1", b"report\ntail,at\n", ""),
+        ("skip_lines: 2", b"report\ntail,at\n\nN1,1\n", "has no column tail, which Event needs"),
+        ("skip_lines: 9", b"tail,at\n", "it has 1 line, and 9 should stand before its first row"),
+        ("encoding: utf-16", "tail,at\n".encode("utf-16"), ""),
+        ("encoding: utf-8", "tail,at\n".encode("utf-16"), "it begins with the mark of utf-16-le"),
+    ],
+)
+def test_check_reads_csv_by_its_options(headrace, home, options, content, says):
+    result = check_of(headrace, home, f"csv, csv: {{{options}}}", content, suffix="csv")
+    assert (result.exit_code != 0, any(says in detail for detail in details(result))) == (bool(says), bool(says))
+
+
+def test_check_names_arrays_that_documents_lack(headrace, home):
+    result = check_of(headrace, home, "json, json: {rows: data.items}", b'{"data": {"rows": []}}', suffix="json")
+    (detail,) = details(result)
+    assert "line 1 has no 'items', and json.rows is data.items" in detail
+
+
 AVRO = {"type": "record", "name": "Row", "fields": [{"name": "Tail", "type": "string"}, {"name": "at", "type": "long"}]}
 LONG = b'{"tail": "N1", "at": 1, "Time": "%s"}\n' % (b"x" * 1000)
 
@@ -194,11 +218,11 @@ def test_check_reads_the_header_of_avro(headrace, home, doc):
     assert all("tail is missing, but there is 'Tail'" in detail for detail in details(result))
 
 
-def check_of(headrace, home, kind, content):
+def check_of(headrace, home, kind, content, *, suffix=None):
     job = home / "conf/jobs/demo.yaml"
     job.write_text(job.read_text().replace("{path: events}", f"{{path: events, format: {kind}}}"))
     (home / "events" / "2013-01-31.parquet").unlink()
-    (home / "events" / f"a.{kind}").write_bytes(content)
+    (home / "events" / f"a.{suffix or kind}").write_bytes(content)
     return headrace("check --json")
 
 

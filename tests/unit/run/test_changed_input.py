@@ -165,7 +165,7 @@ def test_twins_are_refused_at_the_first_run():
         folder.run()
 
 
-PASSED_OVER = ["2026-01-01.json/part-0.json", "day=2026-01-02/part-0.json", "ORDERS.JSON", "x.json.bz2"]
+PASSED_OVER = ["2026-01-01.json/part-0.json", "day=2026-01-02/part-0.json", "ORDERS.JSON", "x.json.xz"]
 
 
 @pytest.mark.parametrize("path", PASSED_OVER)

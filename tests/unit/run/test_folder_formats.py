@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import re
@@ -200,13 +201,44 @@ def test_harness_feeds_records_only_to_parquet_folders():
         ({"format": "csv", "csv": {"delimiter": '"'}}, "cannot stand between fields"),
         ({"format": "csv", "csv": {"escape": '"'}}, "cannot escape quotes"),
         ({"format": "csv", "csv": {"escape": ","}}, "cannot escape quotes"),
-        ({"format": "csv", "csv": {"encoding": "utf-16"}}, "encoding"),
+        ({"format": "csv", "csv": {"encoding": "utf-7"}}, "encoding"),
         ({"format": "orc"}, "format"),
     ],
 )
 def test_options_of_another_format_are_refused(source, error):
     with pytest.raises(ConfigError, match=error):
         PipelineHarness(pipeline(Mended), job={"sources": {"rows": source}}).run()
+
+
+AS_PEOPLE_WRITE = {
+    "csv": (
+        "2020-01-01.csv.bz2",
+        bz2.compress("Report\n01.01.2020 00:00:05|a|'p|q'|7\n# end\n01.01.2020|a|r|8".encode("utf-16")),
+        {
+            "delimiter": "|", "quote": "'", "header": False, "columns": ["at", "shop", "name", "size"], "skip_lines": 1, "comment": "#",
+            "encoding": "utf-16", "time_pattern": "%d.%m.%Y %H:%M:%S",
+        },
+    ),
+    "json": (
+        "2020-01-01.json.gz",
+        gzip.compress(
+            b'{\n"data": {"rows": [{"at": 1577836805000, "shop": "a", "name": "p|q", "size": 7},\n{"shop": "a", "at": "01.01.2020", "name": "r", "size": 1}]}}', mtime=0
+        ),
+        {"rows": "data.rows"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", AS_PEOPLE_WRITE)
+def test_tasks_read_by_options_of_the_job(kind):
+    name, content, options = AS_PEOPLE_WRITE[kind]
+    job = RefusedJob(record=Mended, source={"format": kind, kind: options})
+    job.harness.feed_bytes("rows", content, file=name)
+    job.run()
+    assert [(row["shop"], row["name"]) for row in job.rows()] == [("a", "p|q")]
+    ((position, error),) = job.quarantine()
+    assert position.startswith(name)
+    assert "01.01.2020" in error
 
 
 def test_times_as_text_and_numbers_are_equal():

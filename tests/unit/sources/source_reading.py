@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace import Pipeline
-from headrace.config import CsvOptions, FileOptions
+from headrace.config import CsvOptions, FileOptions, JsonOptions
 from headrace.records.record_columns import from_struct_array
 from headrace.sources.delta.rows import DeltaRows, source_rows
 from headrace.sources.folder.format import UNREADABLE, FileRows, wanted_columns
@@ -44,12 +44,14 @@ def read_bytes(
     record: type[msgspec.Struct],
     *,
     csv: CsvOptions | None = None,
+    rows: str | None = None,
     suffix: str | None = None,
     rename: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Read the content of a file of a kind; `rename` as in a job's file."""
     node = _node(record, rename)
-    disk, options = next(_disks), FileOptions(format=kind if kind != "delta" else "parquet", csv=csv or CsvOptions())
+    disk, file_kind = next(_disks), kind if kind != "delta" else "parquet"
+    options = FileOptions(format=file_kind, csv=csv or CsvOptions(), json=JsonOptions(rows=rows))
     name = f"input/file.{suffix or ('parquet' if kind == 'delta' else kind)}"
     uri = f"memory://{disk}/{name}"
     Storage(uri).write("", b"")
@@ -58,14 +60,15 @@ def read_bytes(
         if kind == "delta":
             own = [column.name for column in wanted_columns(node) if column.stored == column.name]
             names = dict.fromkeys([*own, *pq.read_schema(io.BytesIO(content)).names])
-            rows = source_rows(Storage(uri), DeltaRows(tuple(names)), node)
+            file_rows = source_rows(Storage(uri), DeltaRows(tuple(names)), node)
         else:
-            rows = read_file(Storage(uri), node, options)
-        if (count := format_of(options).count(Storage(uri), node)) != rows.table.num_rows:
-            return Outcome([], {}, f"{rows.table.num_rows} rows, {count} by its count")  # a run refuses it, too
-        for number in range(rows.table.num_rows):
-            rows.raw(number).encode()
-        return _checked(RowCheck(node), rows, record)
+            file_rows = read_file(Storage(uri), node, options)
+        table = file_rows.table
+        if (count := format_of(options).count(Storage(uri), node)) != table.num_rows:
+            return Outcome([], {}, f"{table.num_rows} rows, {count} by its count")  # a run refuses it, too
+        for number in range(table.num_rows):
+            file_rows.raw(number).encode()
+        return _checked(RowCheck(node), file_rows, record)
     except UNREADABLE as error:
         return Outcome([], {}, str(error))
     finally:

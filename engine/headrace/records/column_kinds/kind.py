@@ -11,7 +11,7 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +25,10 @@ PythonType = type
 
 Misfits = tuple[pa.BooleanArray, str]
 """Mask of the values that do not fit, and the reason that follows each of them."""
+
+
+ValueNotation = Literal["text", "number", "truth", "day", "time"]
+"""What texts of a format without types may write in several ways: numbers with a comma, days by a pattern."""
 
 
 class ColumnKind(ABC):
@@ -41,6 +45,9 @@ class ColumnKind(ABC):
 
     parse: Callable[[str], Any] | None = None
     """Parser of texts of a format without types, as CSV; None where the text is the value."""
+
+    notation: ValueNotation = "text"
+    """What such texts write, for files that write it in another way."""
 
     @property
     def read_type(self) -> pa.DataType:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from headrace.api.records import MOST_DIGITS, with_digits
 from headrace.records.array_rules import short_decimals
-from headrace.records.column_kinds.kind import Misfits, ScalarKind
+from headrace.records.column_kinds.kind import Misfits, ScalarKind, ValueNotation
 from headrace.records.foreign_values import is_number, shown, shown_plain
 from headrace.records.problems import Problem, Problems, UnfitValue, refuse
 from headrace.records.value_rules import (
@@ -42,6 +42,7 @@ class Integer(ScalarKind):
     annotation: Any = int
     ddl, contentless = "bigint", 0
     parse = staticmethod(parsed_number)
+    notation: ValueNotation = "number"
 
     def takes(self, kind: pa.DataType) -> bool:
         """Return whether a foreign type holds numbers."""
@@ -88,6 +89,7 @@ class Float(ScalarKind):
     annotation: Any = float
     ddl, contentless = "double", 0.0
     parse = staticmethod(parsed_float)
+    notation = "number"
     can_be_map_key = False
 
     def takes(self, kind: pa.DataType) -> bool:
@@ -202,6 +204,7 @@ class DecimalNumber(ScalarKind):
     python = Decimal
     annotation = None  # msgspec would take floats and texts for decimals
     parse = staticmethod(parsed_decimal)
+    notation = "number"
 
     def __init__(self, precision: int, scale: int) -> None:
         """Take the number of all digits, and of those behind the point."""
@@ -280,6 +283,7 @@ class Truth(ScalarKind):
     python = annotation = bool
     ddl, contentless = "boolean", False
     parse = staticmethod(parsed_truth)
+    notation = "truth"
     can_be_map_key = False
 
     def takes(self, kind: pa.DataType) -> bool:

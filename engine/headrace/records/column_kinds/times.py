@@ -51,6 +51,7 @@ class Time(Integer):
     """
 
     sink_type = pa.timestamp("us", tz="UTC")
+    notation = "time"
 
     def __init__(self, unit: str = "ms", *, floors: bool = False) -> None:
         """Make the kind for a unit, "ms" or "us": it rounds times that are finer down, or refuses them."""
@@ -164,6 +165,7 @@ class ZonedDatetime(ScalarKind):
     python: PythonType = datetime
     annotation = None  # msgspec would take texts
     ddl, contentless = "bigint", 0
+    notation = "time"
     has_file_problems = True
     per_second: int | None = _PER_SECOND["us"]
     _time: Final = Time("us")
@@ -372,6 +374,7 @@ class Day(ScalarKind):
     python: PythonType = date
     annotation = None  # msgspec would take text for a day, and a datetime is a date in Python
     ddl, contentless = "date", date(1970, 1, 1)
+    notation = "day"
 
     def __str__(self) -> str:
         """Return what an error calls a day."""

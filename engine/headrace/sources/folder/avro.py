@@ -25,6 +25,7 @@ import pyarrow as pa
 from headrace.api.graph import SourceNode
 from headrace.names import counted
 from headrace.records.value_rules import Instant, OtherType
+from headrace.sources.folder.avro_schema import AvroSchema
 from headrace.sources.folder.format import (
     HEAD,
     DamagedFileError,
@@ -230,12 +231,15 @@ class AvroFiles:
         fields = container.schema["fields"] if _is_record(container.schema) else None
         if fields is None:
             raise DamagedFileError(_NO_RECORD)
-        records = list(_records(container))
         names = [field["name"] for field in fields]
         paths = [column for column in wanted_columns(node, columns) if column.path and column.stored not in names]
         refuse_near_names([column.path[0] for column in paths], names)
         within = [column for column in paths if column.path[0] in names]
         wanted = present_columns(node, [*names, *(column.stored for column in within)], columns)
+        schema = AvroSchema.of(_with_own_types(container.schema))
+        for column in wanted:
+            schema.refuse_recursion(column)
+        records = list(_records(container, schema.root))
         problems: dict[int, str] = {}
         values = {
             column.stored: [record[column.stored] for record in records]
@@ -263,7 +267,7 @@ def _check_counts(container: AvroContainer) -> None:
             raise DamagedFileError(msg)
 
 
-def _records(container: AvroContainer) -> Iterator[dict[str, Any]]:
+def _records(container: AvroContainer, schema: Any) -> Iterator[dict[str, Any]]:
     """Yield the records, with values of logical types as `_LOGICAL` makes them.
 
     fastavro itself makes Python's `datetime`, and fails for the whole file if one value is outside its years.
@@ -273,7 +277,6 @@ def _records(container: AvroContainer) -> Iterator[dict[str, Any]]:
 
     LOGICAL_READERS.update(_READERS)
     try:
-        schema = fastavro.parse_schema(_with_own_types(container.schema))
         for block in container.blocks:
             content = io.BytesIO(container.unpacked(block))
             for _ in range(block.records):

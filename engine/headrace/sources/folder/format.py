@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +17,7 @@ from headrace.records.column_types import Column, columns_of, near_misses
 from headrace.records.foreign_values import raw_row
 from headrace.records.plain_values import to_column, value_at
 from headrace.records.problems import UnfitValue
+from headrace.sources.folder.compression import UNPACKING_ERRORS, packer_of, unpacked_parts
 from headrace.storage.refusals import storage_advice
 from headrace.storage.storage import Storage
 
@@ -35,8 +34,8 @@ UNREADABLE: Final = (OSError, pa.ArrowException, UnicodeDecodeError, DamagedFile
 
 HEAD: Final = 1 << 16
 """Number of bytes in which a header is looked for."""
-_GZIP: Final = 16
-"""What zlib adds to the size of its window for the format of gzip."""
+_PACKED_HEAD: Final = 1 << 20
+"""Number of packed bytes that give at least so many: a block of bzip2, or of zstd, is smaller."""
 
 
 class DecodedRows(NamedTuple):
@@ -213,35 +212,40 @@ def typed_table(
 
 
 def head_of(file: Storage) -> bytes:
-    """Return the first bytes of a file, decompressed if its name ends in `.gz`.
+    """Return the first bytes of a file, unpacked; all of them where they are fewer than `HEAD`.
 
-    Raises `OSError` when it cannot be read, and `DamagedFileError` when it cannot be decompressed.
+    Raises `OSError` when it cannot be read, and `DamagedFileError` when it cannot be unpacked.
     """
+    packer = packer_of(file.uri)
     with file.open() as stream:
-        head: bytes = stream.read(HEAD)
-    if not file.uri.endswith(".gz"):
-        return head
-    try:
-        return zlib.decompressobj(zlib.MAX_WBITS | _GZIP).decompress(head, HEAD)
-    except zlib.error as error:
-        msg = f"it cannot be unpacked by gzip: {error}"
-        raise DamagedFileError(msg) from error
+        content: bytes = stream.read(HEAD if packer is None else _PACKED_HEAD)
+    return content if packer is None else _unpacked(content, packer, HEAD)
 
 
 def content_of(file: Storage) -> bytes:
-    """Return the bytes of a file, decompressed if its name ends in `.gz`.
+    """Return the bytes of a file, unpacked.
 
-    Raises `OSError` when it cannot be read, and `DamagedFileError` when it cannot be decompressed.
+    Raises `OSError` when it cannot be read, and `DamagedFileError` when it cannot be unpacked.
     """
     with file.open() as stream:
         content: bytes = stream.read()
-    if not file.uri.endswith(".gz"):
-        return content
+    packer = packer_of(file.uri)
+    return content if packer is None else _unpacked(content, packer)
+
+
+def _unpacked(content: bytes, packer: str, most: int | None = None) -> bytes:
+    """Return the unpacked bytes, at `most` so many."""
+    parts, size = [], 0
     try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        msg = f"it cannot be unpacked by gzip: {error}"
+        for part in unpacked_parts(content, packer):
+            parts.append(part)
+            size += len(part)
+            if most is not None and size >= most:
+                break
+    except UNPACKING_ERRORS as error:
+        msg = f"it cannot be unpacked by {packer}: {error}"
         raise DamagedFileError(msg) from error
+    return b"".join(parts)[:most]
 
 
 def is_damage(error: Exception) -> bool:

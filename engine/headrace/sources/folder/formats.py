@@ -5,22 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
+import msgspec
+
 from headrace.api.graph import SourceNode
-from headrace.config import CsvOptions, FileOptions
+from headrace.config import CsvOptions, FileOptions, JsonOptions
 from headrace.sources.folder.avro import AvroFiles
 from headrace.sources.folder.csv import CsvFiles
 from headrace.sources.folder.format import FileFormat, FileRows
 from headrace.sources.folder.json import JsonLines
 from headrace.sources.folder.parquet import ParquetFiles
+from headrace.sources.source import NOTHING_MORE
 from headrace.storage.storage import Storage
 
-FORMATS: Final[Mapping[str, Callable[[CsvOptions], FileFormat]]] = {
+FORMATS: Final[Mapping[str, Callable[[FileOptions], FileFormat]]] = {
     "parquet": lambda _: ParquetFiles(),
-    "json": lambda _: JsonLines(),
-    "csv": CsvFiles,
+    "json": lambda options: JsonLines(options.json),
+    "csv": lambda options: CsvFiles(options.csv),
     "avro": lambda _: AvroFiles(),
 }
 """Makers of formats, by their names in the job's file."""
+
+_OPTIONS: Final[Mapping[str, type[CsvOptions | JsonOptions]]] = {"csv": CsvOptions, "json": JsonOptions}
+"""Options of formats that have any, by the keys of `FileOptions`, which are the formats' names."""
 
 SUFFIXES: Final = tuple(suffix for kind in (ParquetFiles, JsonLines, CsvFiles, AvroFiles) for suffix in kind.suffixes)
 """Endings of file names that any format reads."""
@@ -28,7 +34,22 @@ SUFFIXES: Final = tuple(suffix for kind in (ParquetFiles, JsonLines, CsvFiles, A
 
 def format_of(options: FileOptions) -> FileFormat:
     """Return the format that the job's file configures."""
-    return FORMATS[options.format](options.csv)
+    return FORMATS[options.format](options)
+
+
+def facts_of(options: FileOptions) -> msgspec.Raw:
+    """Return what a reader of a single file must know of its format; `NOTHING_MORE` where nothing is set."""
+    kind = _OPTIONS.get(options.format)
+    own = None if kind is None else getattr(options, options.format)
+    return NOTHING_MORE if kind is None or own == kind() else msgspec.Raw(msgspec.json.encode(own))
+
+
+def options_of(name: str, facts: msgspec.Raw) -> FileOptions:
+    """Return the options of a format by its name and what `facts_of` returned."""
+    kind = _OPTIONS.get(name)
+    own = None if kind is None else msgspec.json.decode(facts, type=kind | None)
+    plain = FileOptions(format=name)
+    return plain if own is None else msgspec.structs.replace(plain, **{name: own})
 
 
 def read_file(file: Storage, node: SourceNode, options: FileOptions, *, columns: Collection[str] = ()) -> FileRows:
@@ -40,6 +61,6 @@ def read_file(file: Storage, node: SourceNode, options: FileOptions, *, columns:
 
 
 def stem_of(name: str, suffixes: Iterable[str] = SUFFIXES) -> str:
-    """Return the name of a file without the ending of its format."""
-    ending = max((suffix for suffix in suffixes if name.endswith(suffix)), key=len, default="")
-    return name.removesuffix(ending)
+    """Return the name of a file without the ending of its format, in any case."""
+    longest = max((len(suffix) for suffix in suffixes if name.lower().endswith(suffix)), default=0)
+    return name[: len(name) - longest]

@@ -14,15 +14,14 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from pyarrow import fs
 
-from headrace.config import CsvOptions, SourceConfig
+from headrace.config import SourceConfig
 from headrace.errors import SourceError
 from headrace.names import counted
-from headrace.sources.folder.formats import format_of, stem_of
+from headrace.sources.folder.formats import facts_of, format_of, stem_of
 from headrace.sources.interval import Interval
-from headrace.sources.source import NOTHING_MORE, SourceFile
+from headrace.sources.source import SourceFile
 from headrace.storage.files import path_of
 from headrace.storage.storage import Storage
 
@@ -50,7 +49,7 @@ class FolderListing:
         self._store, self._folder = storage.at(config.path).file_system()
         self.suffixes: Sequence[str] = format_of(config.files).suffixes
         """Endings of the files that the source reads."""
-        self._facts = NOTHING_MORE if config.csv == CsvOptions() else msgspec.Raw(msgspec.json.encode(config.csv))
+        self._facts = facts_of(config.files)
 
     def content(self) -> FolderContent:
         """List the folder. Raises `SourceError` where it is missing or cannot be listed, and for a name that is not UTF-8."""

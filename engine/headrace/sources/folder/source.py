@@ -14,12 +14,12 @@ import msgspec
 import pyarrow as pa
 
 from headrace.api.graph import SourceNode
-from headrace.config import CsvOptions, FileOptions, JobConfig, SourceConfig
+from headrace.config import JobConfig, SourceConfig
 from headrace.errors import ConfigError, SourceError
 from headrace.names import counted
 from headrace.records.source_columns import EventTimeLimit
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
-from headrace.sources.folder.formats import format_of, read_file
+from headrace.sources.folder.formats import format_of, options_of, read_file
 from headrace.sources.folder.listing import UNKNOWN, FolderListing, content_digests, stamp
 from headrace.sources.interval import Interval, timestamp_text
 from headrace.sources.kafka.landed import Topic
@@ -57,8 +57,7 @@ class FolderSource(Source):
     @staticmethod
     def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:
         """Read all rows of a file. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
-        csv = msgspec.json.decode(file.facts, type=CsvOptions | None) or CsvOptions()
-        return read_file(storage.at(file.path), node, FileOptions(format=file.format, csv=csv))
+        return read_file(storage.at(file.path), node, options_of(file.format, file.facts))
 
     def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:  # noqa: ARG002 - as of any position
         """Yield remarks on whether a run could list the folder, and read the columns of its newest file."""

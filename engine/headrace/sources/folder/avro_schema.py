@@ -1,0 +1,74 @@
+"""Schema of an Avro file: its named types, and columns that no table can have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from headrace.records.column_types import Column
+from headrace.sources.folder.format import DamagedFileError
+
+
+class AvroSchema(NamedTuple):
+    """Schema of a file, with full names, and the named types in it."""
+
+    root: Any
+    named: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, schema: Any) -> AvroSchema:
+        """Read a schema. Raises `DamagedFileError` where it is none."""
+        import fastavro
+
+        named: dict[str, Any] = {}
+        try:
+            return cls(fastavro.parse_schema(schema, named), named)
+        except Exception as error:  # fastavro raises errors of any type for damaged schemas
+            msg = f"its schema cannot be read: {type(error).__name__}: {error!s:.200}"
+            raise DamagedFileError(msg) from error
+
+    def refuse_recursion(self, column: Column) -> None:
+        """Refuse a column of the record whose type in the file contains itself, as far as the record asks for its parts."""
+        kind = self._type_at((column.stored,)) or self._type_at(column.path)
+        self._refuse_within(kind, column, column.stored, (self.root["name"],))
+
+    def _type_at(self, path: Sequence[str]) -> Any:
+        """Return the type of a field within records; None where there is no such field."""
+        kind = self.root
+        for name in path:
+            branches = [self.named.get(part, part) if isinstance(part, str) else part for part in _branches(kind)]
+            fields = [field for part in branches if isinstance(part, dict) for field in part.get("fields", ())]
+            kind = next((field["type"] for field in fields if field["name"] == name), None)
+        return kind
+
+    def _refuse_within(self, kind: Any, column: Column, path: str, within: tuple[str, ...]) -> None:
+        for branch in _branches(kind):
+            named = self.named.get(branch, branch) if isinstance(branch, str) else branch
+            if not isinstance(named, dict):
+                continue
+            if (name := named.get("name")) in within:
+                msg = (
+                    f"{path} is of the type {name}, which contains itself, and a column has a limited depth: leave the field out of the "
+                    "record, or write the values as JSON text"
+                )
+                raise DamagedFileError(msg)
+            inner = within if name is None else (*within, name)
+            for part_kind, part, part_path in _parts(named, column, path):
+                self._refuse_within(part_kind, part, part_path, inner)
+
+
+def _branches(kind: Any) -> list[Any]:
+    return kind if isinstance(kind, list) else [kind]
+
+
+def _parts(kind: dict[str, Any], column: Column, path: str) -> Iterator[tuple[Any, Column, str]]:
+    """Yield the types of a type's parts for which the record has columns, with these and their paths."""
+    if "fields" in kind:
+        parts = {part.stored: part for part in column.parts} if column.record is not None else {}
+        for field in kind["fields"]:
+            if field["name"] in parts:
+                yield field["type"], parts[field["name"]], f"{path}.{field['name']}"
+    elif column.parts and column.record is None and (item := kind.get("items", kind.get("values"))) is not None:
+        yield item, column.parts[-1], f"{path}[]"
+    elif isinstance(kind.get("type"), dict | list):
+        yield kind["type"], column, path

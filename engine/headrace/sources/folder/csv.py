@@ -162,6 +162,8 @@ class CsvFiles:
     """Format of CSV files. A list, map or struct is JSON text in its field."""
 
     options: CsvOptions
+    given: Collection[str] = ()
+    """Columns that files without a header lack: the names of their folders have them."""
 
     suffixes = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
@@ -195,7 +197,7 @@ class CsvFiles:
     def _rows(self, file: Storage, node: SourceNode) -> _Rows:
         rows = list(self._parsed(content_of(file)))
         if not self.options.header or not rows:
-            names = [column.name for column in wanted_columns(node)]
+            names = [column.name for column in wanted_columns(node) if column.name not in self.given]
             return _Rows(names, rows, len(names))
         return _Rows(self._header(rows[0]), rows[1:], len(rows[0].fields))
 

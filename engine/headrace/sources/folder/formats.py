@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
 
 from headrace.api.graph import SourceNode
 from headrace.config import CsvOptions, FileOptions
@@ -31,15 +33,28 @@ def format_of(options: FileOptions) -> FileFormat:
     return FORMATS[options.format](options.csv)
 
 
-def read_file(file: Storage, node: SourceNode, options: FileOptions, *, columns: Collection[str] = ()) -> FileRows:
+def read_file(
+    file: Storage,
+    node: SourceNode,
+    options: FileOptions,
+    *,
+    columns: Collection[str] = (),
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> FileRows:
     """Read a file of a folder, with these `columns` only if any are given.
+
+    `given` has plain values of columns that the file may lack. The formats need to know which these are, where a row has a name for each
+    value, or none for all.
 
     Raises one of `headrace.sources.folder.format.UNREADABLE`.
     """
-    return format_of(options).read(file, node, columns)
+    kind = format_of(options)
+    return (replace(kind, given=given) if given and isinstance(kind, JsonLines | CsvFiles) else kind).read(
+        file, node, columns
+    )
 
 
 def stem_of(name: str, suffixes: Iterable[str] = SUFFIXES) -> str:
-    """Return the name of a file without the ending of its format."""
-    ending = max((suffix for suffix in suffixes if name.endswith(suffix)), key=len, default="")
-    return name.removesuffix(ending)
+    """Return the name of a file without the ending of its format, in any case."""
+    longest = max((len(suffix) for suffix in suffixes if name[-len(suffix) :].lower() == suffix), default=0)
+    return name[: len(name) - longest]

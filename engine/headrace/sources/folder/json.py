@@ -7,9 +7,9 @@ affect other rows.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -37,6 +37,9 @@ class _Line(NamedTuple):
 class JsonLines:
     """Format of JSON lines. A missing field has its default, else null; fields that the record lacks are ignored."""
 
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Plain values of fields that an object may lack."""
+
     suffixes = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz", ".ndjson.gz")
 
     def count(self, file: Storage, node: SourceNode) -> int:  # noqa: ARG002 - counts lines
@@ -53,7 +56,7 @@ class JsonLines:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
         lines = _lines(file)
         problems: dict[int, str] = {}
-        rows = JsonRows(node, wanted_columns(node, columns))
+        rows = JsonRows(node, wanted_columns(node, columns), given=self.given)
         table = rows.table([line.content for line in lines], problems, lambda position: lines[position].place)
         return FileRows(table, problems, lambda number: lines[number].content.decode(errors="backslashreplace"))
 

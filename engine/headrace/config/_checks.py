@@ -95,7 +95,7 @@ def _nested_folders(config: JobConfig) -> Iterator[Problem]:
         is_kept_apart = source.files is not None or any(
             fnmatchcase(part, ignored) for part in (below, *below.split("/")) for ignored in source.ignore
         )
-        if below != paths[inner] and source.format == other.format and not is_kept_apart:
+        if below != paths[inner] and source.kind is other.kind and not is_kept_apart:
             yield (
                 f"sources.{name}.path",
                 (

@@ -315,7 +315,7 @@ def test_twin_is_looked_for_in_its_own_folder():
 
 
 @pytest.mark.parametrize("files", [None, "2026/*.json"])
-def test_check_names_what_is_not_read(files):
+def test_check_names_files_that_are_not_read(files):
     h = job(files=files)
     write(folder_of(h), *(f"x/{number}.txt" for number in range(7)))
     (remark,) = source_of(plan_of(h.config.code).sources[0], h.config).remarks()
@@ -380,7 +380,7 @@ def test_interval_takes_all_files_of_its_folder():
         h.run(mode="interval", interval_start=day(2), interval_end=day(3))
 
 
-def test_interval_is_open_while_files_of_it_are_ahead():
+def test_interval_stays_open_while_files_are_ahead():
     h = job(interval="country=*/day=%Y-%m-%d/*", max_files_per_batch=1)
     for name in ("country=DE/day=2020-01-01/a", "country=DE/day=2020-01-02/a", "country=FR/day=2020-01-01/a"):
         h.feed_bytes("rows", line(name, "2020-01-01"), file=f"{name}.json")

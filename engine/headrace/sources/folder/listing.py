@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -139,23 +139,25 @@ class FolderListing:
     def _is_passed_by(self, name: str, own: str) -> bool:
         if own.startswith(".") or own.endswith(_UNFINISHED):
             return True
-        return any(fnmatchcase(text, pattern) for pattern in self._config.ignore for text in {name, own})
+        return any(fnmatchcase(text, pattern) for pattern in self._config.ignore for text in (name, own))
 
-    def _entries(self) -> Iterator[Entry]:
-        """Yield the files that are not ignored, and links that are passed over, in no order."""
+    def _entries(self) -> list[Entry]:
+        """Return the files that are not ignored, and links that are passed over, in no order."""
         try:
             self._check_folder()
             if isinstance(self._store, fs.LocalFileSystem):
-                found = _DiskWalk(self._folder, self).entries()
+                entries = _DiskWalk(self._folder, self).entries()
             else:
                 selector = fs.FileSelector(self._folder, recursive=True)
-                found = list(_stored(self._folder, self._store.get_file_info(selector)))
+                entries = list(_stored(self._folder, self._store.get_file_info(selector)))
         except OSError as error:
             msg = f"source '{self._name}': cannot list {self._config.path}: {error}. Nothing was taken in; repair it, then run again."
             raise SourceError(msg) from error
-        shown = [entry for entry in found if not self.ignores(entry.name)]
+        shown = [entry for entry in entries if not self.ignores(entry.name)]
+        if all(_is_utf8(entry.name) for entry in shown):
+            return shown
         self._check_names([entry.name for entry in shown])
-        yield from (entry for entry in shown if _is_utf8(entry.name))
+        return [entry for entry in shown if _is_utf8(entry.name)]
 
     def _check_folder(self) -> None:
         kind = self._store.get_file_info(self._folder).type
@@ -248,11 +250,11 @@ class _DiskWalk:
             if not self._listing.ignores_folder(name):
                 waiting.append(name)
         else:
-            self._add(name)
+            self._add(name, entry.stat)
 
-    def _add(self, name: str) -> None:
+    def _add(self, name: str, status_of: Callable[[], os.stat_result]) -> None:
         try:
-            status = Path(self._path(name)).stat()
+            status = status_of()
         except FileNotFoundError:  # somebody has removed it just now
             return
         self._entries.append(Entry(name, status.st_mtime_ns, status.st_size, S_ISREG(status.st_mode)))
@@ -268,7 +270,7 @@ class _DiskWalk:
             self._read(name)
         else:
             self._names[real] = name
-            self._add(name)
+            self._add(name, Path(real).stat)
 
     def _is_read(self, real: str) -> bool:
         """Return whether a real path is read under another name, or has a folder in it that is."""

@@ -226,7 +226,7 @@ def interval_pattern(text: str, timezone: str = "UTC") -> IntervalPattern:
             f"clocks in {timezone} go back once a year, and the same {unit.value} then comes twice: add %z, the offset from UTC, "
             "or write the names in UTC, and timezone: UTC"
         )
-    expression = "".join(_expression(match) for match in _TOKEN.finditer(text))
+    expression = "".join(_expression(match, wildcards) for match in _TOKEN.finditer(text))
     try:
         return IntervalPattern(text, zone, unit, re.compile(expression, re.IGNORECASE), names)
     except re.error as error:
@@ -236,9 +236,9 @@ def interval_pattern(text: str, timezone: str = "UTC") -> IntervalPattern:
         raise ValueError(msg) from error
 
 
-def _expression(token: re.Match[str]) -> str:
+def _expression(token: re.Match[str], of_text: Callable[[str], str] = re.escape) -> str:
     if token[0][0] != "%":
-        return r"\s+" if token[0].isspace() else wildcards(token[0])
+        return r"\s+" if token[0].isspace() else of_text(token[0])
     return "%" if token[1] == "%" else f"({DIRECTIVES[token[1]].expression})"
 
 

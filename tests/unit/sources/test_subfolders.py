@@ -183,6 +183,19 @@ def test_nested_sources_are_refused():
         assert h.config
 
 
+@pytest.mark.parametrize("table", ["", "a", "a/b=1"])
+def test_check_warns_of_delta_tables(table):
+    h = job()
+    write(folder_of(h) / table, "_delta_log/0.json", "c/x.json")
+    write(folder_of(h), "other/_delta_log/0.json")
+    (remark,) = source_of(plan_of(h.config.code).sources[0], h.config).remarks()
+    assert remark.outcome == "warn"
+    assert f"rows{table and '/'}{table} is a Delta table" in remark.text
+    h.change(job={"sources": {"rows": {"format": "json", "ignore": ["a", "c"]}}})
+    (remark,) = source_of(plan_of(h.config.code).sources[0], h.config).remarks()
+    assert "is a Delta table" not in remark.text
+
+
 # -------------------------------------------------------------------------------------------------------------- links
 
 

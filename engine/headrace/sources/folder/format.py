@@ -168,7 +168,7 @@ def head_of(file: Storage) -> bytes:
     """
     with file.open() as stream:
         head: bytes = stream.read(HEAD)
-    if not file.uri.endswith(".gz"):
+    if not file.uri.lower().endswith(".gz"):
         return head
     try:
         return zlib.decompressobj(zlib.MAX_WBITS | _GZIP).decompress(head, HEAD)
@@ -184,7 +184,7 @@ def content_of(file: Storage) -> bytes:
     """
     with file.open() as stream:
         content: bytes = stream.read()
-    if not file.uri.endswith(".gz"):
+    if not file.uri.lower().endswith(".gz"):
         return content
     try:
         return gzip.decompress(content)

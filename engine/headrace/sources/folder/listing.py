@@ -30,6 +30,7 @@ from headrace.sources.source import NOTHING_MORE, SourceFile
 from headrace.storage.files import path_of
 from headrace.storage.storage import Storage
 
+_LOG: Final = "_delta_log"
 _UNFINISHED: Final = (".tmp", "._COPYING_", "_$folder$")
 """Endings of what is being written, and of what Hadoop writes for a folder."""
 
@@ -46,6 +47,8 @@ class FolderContent:
     files: tuple[SourceFile, ...]
     passed_over: tuple[str, ...] = ()
     unmatched: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
+    """Folders of files that are Delta tables: the table's log says which of its files count, and a listing does not."""
 
 
 class FolderListing:
@@ -62,6 +65,7 @@ class FolderListing:
         self._facts = NOTHING_MORE if config.csv == CsvOptions() else msgspec.Raw(msgspec.json.encode(config.csv))
         self._ignored: dict[str, bool] = {"": False}
         self._intervals: dict[str, Interval | None] = {}
+        self._logs: set[str] = set()
 
     def content(self) -> FolderContent:
         """List the folder. Raises `SourceError` where it is missing or cannot be listed, and for a name that is not UTF-8."""
@@ -73,8 +77,13 @@ class FolderListing:
                 files.append(SourceFile(entry.name, path, entry.modified, self._config.format, self._facts, entry.size))
             else:
                 others.append(entry.name)
-        names = tuple(sorted(others))
-        return FolderContent(tuple(sorted(files)), *((names, ()) if self._pattern is None else ((), names)))
+        names, tables = tuple(sorted(others)), tuple(self._tables_of(files))
+        passed_over, unmatched = (names, ()) if self._pattern is None else ((), names)
+        return FolderContent(tuple(sorted(files)), passed_over, unmatched, tables)
+
+    def _tables_of(self, files: Iterable[SourceFile]) -> list[str]:
+        folders = {"", *(above for file in files for above in _folders_above(file.name))}
+        return sorted(folder for folder in self._logs if folder in folders)
 
     def is_input(self, name: str) -> bool:
         """Return whether the source reads a file of this name, unless it is ignored."""
@@ -153,6 +162,8 @@ class FolderListing:
         except OSError as error:
             msg = f"source '{self._name}': cannot list {self._config.path}: {error}. Nothing was taken in; repair it, then run again."
             raise SourceError(msg) from error
+        logs = (f"/{entry.name}/".partition(f"/{_LOG}/") for entry in entries if _LOG in entry.name)
+        self._logs = {folder.strip("/") for folder, log, _ in logs if log}
         shown = [entry for entry in entries if not self.ignores(entry.name)]
         if all(_is_utf8(entry.name) for entry in shown):
             return shown
@@ -249,6 +260,8 @@ class _DiskWalk:
         elif entry.is_dir():
             if not self._listing.ignores_folder(name):
                 waiting.append(name)
+            elif entry.name == _LOG:
+                self._entries.append(Entry(name))
         else:
             self._add(name, entry.stat)
 
@@ -294,6 +307,12 @@ def _is_utf8(name: str) -> bool:
     except UnicodeEncodeError:  # Python shows other bytes of a name as half characters
         return False
     return True
+
+
+def _folders_above(name: str) -> Iterator[str]:
+    """Yield the folders that a file is in."""
+    parts = name.split("/")[:-1]
+    yield from itertools.accumulate(parts, "{}/{}".format)
 
 
 def _packed(suffixes: Iterable[str]) -> list[str]:

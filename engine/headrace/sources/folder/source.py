@@ -76,13 +76,23 @@ class FolderSource(Source):
             yield Remark("warn", what, "a run would find nothing to do")
             return
         newest = max(content.files, key=lambda file: (file.modified, file.name))
-        problems = [*self._problems_of_folders(content.files), *self._problems_of(newest)]
+        problems = [
+            *self._remarks_on_tables(content.tables),
+            *self._problems_of_folders(content.files),
+            *self._problems_of(newest),
+        ]
         text = f"{self._config.path}: {counted(len(content.files), 'file')}{_besides(content)}"
         yield from problems or [Remark("ok", text)]
 
     def _wanted_files(self) -> str:
         pattern = self._config.files
         return f"{self.listing.suffixes[0]} file" if pattern is None else f"file that fits '{pattern}'"
+
+    def _remarks_on_tables(self, folders: Sequence[str]) -> Iterator[Remark]:
+        """Yield a remark for each folder that is a Delta table."""
+        for folder in folders:
+            what = f"{self._config.path}{'/' if folder else ''}{folder} is a Delta table, and all of its files are read, also those that it has dropped"
+            yield Remark("warn", what, "read it with format: delta, or write its folder under ignore")
 
     def _problems_of_folders(self, files: Sequence[SourceFile]) -> Iterator[Remark]:
         """Yield a remark for each value in the names of folders that does not fit the record."""

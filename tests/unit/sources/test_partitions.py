@@ -19,13 +19,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Digits, Pipeline, Struct, Timestamp
+from headrace.config import SourceConfig
 from headrace.errors import SourceError
 from headrace.plan.loader import plan_of
 from headrace.sources.folder.format import DamagedFileError
 from headrace.sources.folder.partitions import folder_values
+from headrace.sources.folder.source import FolderSource
+from headrace.sources.position import NO_FACTS
 from headrace.sources.registry import source_of
+from headrace.sources.source import Want
+from headrace.storage.storage import Storage
 from headrace.testing import PipelineHarness
 from tests.unit.support.fuzzing import examples
+from tests.unit.support.s3 import BUCKET
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 AT = 1_575_200_000_000
@@ -230,6 +236,20 @@ def test_folder_names_are_unescaped(name, values):
 def test_escaped_bytes_must_be_utf8():
     with pytest.raises(DamagedFileError, match="not UTF-8"):
         folder_values("a=%E9/f")
+
+
+def test_folders_on_an_object_store_have_values(storage, tmp_path):
+    place = f"s3://{BUCKET}/{tmp_path.name}/a b%20"
+    name = "day=2026-01-02/country=%25 é#?/part 0~1.PARQUET"
+    Storage(f"{place}/{name}", storage).write("", content("parquet", {"id": 1, "at": AT}))
+    h = job()
+    node = plan_of(h.config.code).sources[0]
+    source = FolderSource(node, SourceConfig(path=place), Storage("", storage))
+    (file,) = source.plan(NO_FACTS, Want()).files
+    assert file.name == name
+    row = FolderSource.read(file, node, Storage("", storage)).table.to_pylist()[0]
+    assert (row["day"], row["country"]) == (date(2026, 1, 2), "% é#?")
+    assert [remark.outcome for remark in source.remarks()] == ["ok"]
 
 
 # ------------------------------------------------------------------------------------------------ independent readers

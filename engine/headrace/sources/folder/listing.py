@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -277,9 +276,9 @@ class _DiskWalk:
         real = os.path.realpath(self._path(name))
         if self._listing.ignores(name):
             return
-        if not pathlib.Path(real).exists() or self._is_read(real):
+        if not Path(real).exists() or self._is_read(real):
             self._entries.append(Entry(name))
-        elif pathlib.Path(real).is_dir():
+        elif Path(real).is_dir():
             self._read(name)
         else:
             self._names[real] = name

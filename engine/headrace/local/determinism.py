@@ -33,7 +33,6 @@ from headrace.sources.row_check import RowCheck
 from headrace.sources.source import SourceFile
 from headrace.state.codec import encode
 from headrace.storage.storage import Storage
-from headrace.tables.folder import JobFolder
 
 _ROWS: Final = 200
 _LARGEST_FILE: Final = 32 << 20
@@ -126,7 +125,7 @@ def _sample_file(config: JobConfig, name: str) -> SourceFile | None:
     if not source.kind.is_folder or "://" in source.path:
         return None
     try:
-        files = FolderListing(name, source, JobFolder.of(config)).content().files
+        files = FolderListing(name, source, Storage("")).content().files
     except SourceError:  # another check names it
         return None
     fitting = [file for file in files if 0 < file.size <= _LARGEST_FILE]

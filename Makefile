@@ -85,9 +85,10 @@ imports: .ready
 format: .ready
 	@$(RUN) ruff format . && $(RUN) ruff check --fix-only --quiet .
 
-# write docs/reference/ from the docstrings of the public doors
+# write docs/reference/ from the docstrings of the public doors, and docs/types.md from the kinds of columns
 reference: .ready
 	@$(RUN) .venv/bin/python setup/reference.py
+	@$(RUN) .venv/bin/python setup/types_page.py
 
 # run all benchmarks but nexmark and scale, one process each, and write benchmarks/report.html (36 minutes on a quiet machine)
 bench: .ready

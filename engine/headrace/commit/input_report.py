@@ -34,6 +34,8 @@ from headrace.sources.source import ListedFile
 from headrace.tables.folder import JobFolder
 
 _SHOWN = 5
+_NAMED = 100
+"""Files that are passed over and named in reports."""
 
 
 class InputKind(StrEnum):
@@ -71,8 +73,8 @@ _SENTENCES = {
         "them in; remove or rename them, or leave them out with 'headrace input {job} --acknowledge FILE'"
     ),
     InputKind.PASSED_OVER: (
-        "source '{source}': {entries_count} of its folder passed over ({files}), since a source reads only files right in its folder that end in "
-        "{endings}; move or rename them, or write them under sources.{source}.ignore"
+        "source '{source}': {entries_count} of its folder passed over ({files}), since a source reads only files that end in {endings}, and none under "
+        "two names; move or rename them, name them by sources.{source}.files, or write them under sources.{source}.ignore"
     ),
     InputKind.UNREADABLE: "{files}",
 }
@@ -140,10 +142,7 @@ def _of_folder(
     except SourceError as error:
         yield InputRemark(InputKind.UNREADABLE, name, str(error).rstrip("."))
         return
-    others = _names_of_others(config, name, source)
-    yield from (
-        InputRemark(InputKind.PASSED_OVER, name, file) for file in content.passed_over if not file.endswith(others)
-    )
+    yield from _passed_over(name, [*_of_no_source(config, name, content.passed_over)])
     recorded = recorded_files(lineage, name)
     changes = sorted(source_changes(lineage, name, listed, JobFolder.of(config), recorded), key=_order_of)
     for change in changes:
@@ -194,10 +193,22 @@ def _order_of(change: InputChange) -> tuple[int, str]:
     return change.checkpoint_id, change.file or ""
 
 
-def _names_of_others(config: JobConfig, name: str, source: SourceConfig) -> tuple[str, ...]:
-    """Return the endings of files in the same folder that other sources of the job read."""
-    sharing = (other for key, other in config.sources.items() if key != name and other.path == source.path)
-    return tuple(suffix for other in sharing for suffix in format_of(other.files).suffixes)
+def _of_no_source(config: JobConfig, name: str, files: Sequence[str]) -> Iterator[str]:
+    """Yield the files of a source's folder that no other source of the job reads."""
+    path = config.sources[name].path
+    sharing = [
+        FolderListing(key, other, JobFolder.of(config))
+        for key, other in config.sources.items()
+        if key != name and other.kind.is_folder and other.path == path
+    ]
+    yield from (file for file in files if not any(other.is_input(file) for other in sharing))
+
+
+def _passed_over(source: str, files: Sequence[str]) -> Iterator[InputRemark]:
+    """Yield a remark for each of the first files, and one for all others: there may be as many as in a lake."""
+    yield from (InputRemark(InputKind.PASSED_OVER, source, file) for file in files[:_NAMED])
+    if (more := len(files) - _NAMED) > 0:
+        yield InputRemark(InputKind.PASSED_OVER, source, f"{more:,} more", more)
 
 
 def _group_of(remark: InputRemark) -> tuple[str, str]:
@@ -206,7 +217,8 @@ def _group_of(remark: InputRemark) -> tuple[str, str]:
 
 def _warning(config: JobConfig, kind: InputKind, source: str, remarks: Sequence[InputRemark]) -> RunWarning:
     files, count = [remark.file for remark in remarks], sum(remark.count for remark in remarks)
-    more = f" and {len(files) - _SHOWN:,} more" if len(files) > _SHOWN else ""
+    left = (count if kind is InputKind.PASSED_OVER else len(files)) - _SHOWN
+    more = f" and {left:,} more" if left > 0 else ""
     start, end = _bounds([remark.interval for remark in remarks])
     message = _SENTENCES[kind].format(
         files=f"{', '.join(files[:_SHOWN])}{more}",
@@ -214,7 +226,7 @@ def _warning(config: JobConfig, kind: InputKind, source: str, remarks: Sequence[
         entries_count=counted(count, "entry", "entries"),
         source=source,
         job=config.job,
-        endings=", ".join(format_of(config.sources[source].files).suffixes),
+        endings=", ".join(format_of(config.sources[source].file_options).suffixes),
         start=start,
         end=end,
     )

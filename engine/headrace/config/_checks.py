@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from posixpath import normpath, realpath
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -82,6 +84,25 @@ def _bindings(config: JobConfig) -> Iterator[Problem]:
         problem = next(filter(None, map(place.problem_beside, places[:number])), None)
         if problem is not None:
             yield place.key, problem
+
+
+def _nested_folders(config: JobConfig) -> Iterator[Problem]:
+    """Yield the sources that would read the files of another source, in a subfolder, as well."""
+    folders = {name: source for name, source in config.sources.items() if source.kind.is_folder and source.path}
+    paths = {name: normalised(source.path) for name, source in folders.items()}
+    for (name, source), (inner, other) in itertools.permutations(folders.items(), 2):
+        below = paths[inner].removeprefix(f"{paths[name].rstrip('/')}/")
+        is_kept_apart = source.files is not None or any(
+            fnmatchcase(part, ignored) for part in (below, *below.split("/")) for ignored in source.ignore
+        )
+        if below != paths[inner] and source.kind is other.kind and not is_kept_apart:
+            yield (
+                f"sources.{name}.path",
+                (
+                    f"source '{inner}' reads a folder in this one, {below}, and its rows would count here, too: name the files of this source, "
+                    f"as in files: '*', or write ignore: ['{below}']"
+                ),
+            )
 
 
 class _Role(enum.Enum):
@@ -415,6 +436,7 @@ _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _bindings,
     _parallelism,
     _schedule,
+    _nested_folders,
     _intervals,
     _cut,
     _source_formats,

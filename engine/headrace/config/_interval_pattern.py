@@ -7,6 +7,10 @@ a name that no timestamp has, when the file is listed.
     %Y-%m-%d in America/New_York   2026-03-08 is 2026-03-08T05:00Z to 2026-03-09T04:00Z: clocks go forward, the day has 23 hours
     %Y-%W                          2026-05 is 2 February (a Monday) to 9 February; 2026-00 is 1 to 5 January
 
+A pattern with a `/` is one of paths from the source's folder, and has wildcards for what gives no time:
+
+    day=%Y-%m-%d/*.parquet         day=2026-03-02/part-00000.parquet
+
 Directives of `strptime` that a file's name can give a time by: what text each stands for, and which part of a time it names.
 """
 
@@ -21,6 +25,7 @@ from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from headrace.config._file_pattern import wildcards
 from headrace.config._values import Unit, change_between, first_timestamp
 
 _MONTHS: Final = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december")  # fmt: skip
@@ -144,12 +149,17 @@ class IntervalPattern:
     expression: re.Pattern[str]
     directives: tuple[str, ...]
 
-    def interval_of(self, stem: str) -> tuple[int, int] | None:
-        """Return start and end (ms) of the interval that a file's stem names; None if no timestamp has this name.
+    @property
+    def is_of_paths(self) -> bool:
+        """Return whether the pattern is one of paths from the source's folder; else of names, whatever folder they are in."""
+        return "/" in self.text
+
+    def interval_of(self, name: str) -> tuple[int, int] | None:
+        """Return start and end (ms) of the interval in a file's name or path, as the pattern has it; None if no timestamp has this name.
 
         Raises `OverflowError` where the interval begins or ends beyond the years 1 to 9999.
         """
-        match = self.expression.fullmatch(stem)
+        match = self.expression.fullmatch(name)
         if match is None:
             return None
         try:
@@ -216,13 +226,19 @@ def interval_pattern(text: str, timezone: str = "UTC") -> IntervalPattern:
             f"clocks in {timezone} go back once a year, and the same {unit.value} then comes twice: add %z, the offset from UTC, "
             "or write the names in UTC, and timezone: UTC"
         )
-    expression = "".join(expression_of(match) for match in TOKEN.finditer(text))
-    return IntervalPattern(text, zone, unit, re.compile(expression, re.IGNORECASE), names)
+    expression = "".join(expression_of(match, wildcards) for match in TOKEN.finditer(text))
+    try:
+        return IntervalPattern(text, zone, unit, re.compile(expression, re.IGNORECASE), names)
+    except re.error as error:
+        msg = (
+            f"its wildcards cannot be read ({error}): write a range from the lower to the higher character, as in [0-9]"
+        )
+        raise ValueError(msg) from error
 
 
-def expression_of(token: re.Match[str]) -> str:
+def expression_of(token: re.Match[str], of_text: Callable[[str], str] = re.escape) -> str:
     if token[0][0] != "%":
-        return r"\s+" if token[0].isspace() else re.escape(token[0])
+        return r"\s+" if token[0].isspace() else of_text(token[0])
     return "%" if token[1] == "%" else f"({DIRECTIVES[token[1]].expression})"
 
 
@@ -238,7 +254,7 @@ def problems_of_directives(names: tuple[str, ...]) -> Iterator[str]:
                 f"%{name} is no directive: write one such as %Y-%m-%d" if name else "it ends with a single %: write %%"
             )
         elif names.count(name) > 1:
-            yield f"%{name} is there twice: write it once"
+            yield f"%{name} is there twice: write it once, and * in the other place"
 
 
 def problems_of_the_day(parts: Mapping[str, str]) -> Iterator[str]:

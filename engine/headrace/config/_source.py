@@ -6,6 +6,7 @@ here, and its kind in `headrace.sources.registry`; a new format of files is a cl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, ClassVar, Final, Literal
@@ -13,6 +14,7 @@ from typing import Any, ClassVar, Final, Literal
 import msgspec
 
 from headrace.config._csv import csv_problems
+from headrace.config._file_pattern import file_pattern
 from headrace.config._formats import Problem, client_problems, topic_place, without_settings
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
 from headrace.config._sections import CsvOptions, FileOptions, JsonOptions
@@ -35,7 +37,10 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     """parquet, json, csv, avro: a folder of such files (json: one object a line). delta: a Delta table. kafka: a topic of Apache Kafka."""
 
     path: Location = ""
-    """Folder of the files, which are read in the order of their names and must not change; or folder or URI of the Delta table. A topic has none."""
+    """Folder of the files, also of those in its subfolders, which are read in the order of their paths and must not change; or folder or URI of the Delta table. A topic has none."""
+
+    files: str | None = None
+    """Pattern of the paths, from the source's folder, of the files to read, whatever their endings: `2026/*/orders-*.csv`, `**/*.csv.*`. Wildcards are `*`, `?`, `[...]` and, for folders, `**`; null: all files with an ending of the format."""
 
     servers: str | None = None
     """Format kafka: brokers to ask first, as HOST:PORT, separated by commas."""
@@ -71,7 +76,7 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     """Format delta: versions of the table that are passed over, whatever they changed, such as `17` or `3, 13-17`."""
 
     interval: str | None = None
-    """Pattern of the file's name without its ending, in directives of strptime, that gives the file's interval: `%Y-%m-%d` a day, `%Y-%m-%dT%H` an hour, `%G-W%V` a week, `%Y-%m` a month; null: none."""
+    """Pattern of the file's name, with or without its ending, in directives of strptime, that gives the file's interval: `%Y-%m-%d` a day, `%Y-%m-%dT%H` an hour, `%G-W%V` a week, `%Y-%m` a month. With a `/` it is one of the path, and may have wildcards: `day=%Y-%m-%d/*`; null: none."""
 
     timezone: str | None = None
     """The time zone of the times in file names, as in Europe/Berlin; null: UTC. Needed where the schedule has another zone than UTC. Part of the job's meaning: keep it."""
@@ -95,7 +100,7 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     """Rows that one micro-batch takes at most, in whole files; null: no limit. Of a topic: offsets that one micro-batch reads at most, shared among its partitions; null: 100,000 of each."""
 
     ignore: tuple[str, ...] = ()
-    """Names in the folder that are neither read nor reported, as patterns such as "*.md" or "archive"."""
+    """Names of files and folders, or their paths from the source's folder, that are neither read nor reported, as patterns such as "*.md", "archive" or "2025/*"."""
 
     on_changed_file: Literal["warn", "fail"] = "warn"
     """What a run does if a file has changed, or is gone, since it was taken in. warn: it goes on, and its report names the file. fail: it ends before it takes anything in. A backfill takes the file in again."""
@@ -115,7 +120,7 @@ class SourceConfig(Section, frozen=True, kw_only=True):
         return SOURCE_FORMATS[self.format]
 
     @property
-    def files(self) -> FileOptions:
+    def file_options(self) -> FileOptions:
         """Return the format of the files of a folder."""
         return FileOptions(format=self.format, csv=self.csv, json=self.json)
 
@@ -123,6 +128,11 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     def pattern(self) -> IntervalPattern | None:
         """Return the pattern of file names in its time zone; None without one."""
         return None if self.interval is None else interval_pattern(self.interval, self.timezone or "UTC")
+
+    @property
+    def path_pattern(self) -> re.Pattern[str] | None:
+        """Return the expression of the paths of files to read; None: endings decide."""
+        return None if self.files is None else file_pattern(self.files)
 
     @property
     def begins_at(self) -> Start:
@@ -216,6 +226,7 @@ class FolderFormat(SourceFormat):
     parts = "files"
     keys: ClassVar[tuple[str, ...]] = (
         "path",
+        "files",
         "interval",
         "timezone",
         "complete_intervals",
@@ -228,7 +239,15 @@ class FolderFormat(SourceFormat):
 
     def reads(self, config: SourceConfig) -> str:
         """Return what a job reads of the source, as text."""
-        return f"{config.format} files in {config.path}"
+        return f"{config.format} files in {config.path}{f' ({config.files})' if config.files else ''}"
+
+    def problems(self, config: SourceConfig) -> Iterator[Problem]:
+        """Yield a pattern of paths that no file can have."""
+        if config.files is not None:
+            try:
+                file_pattern(config.files)
+            except ValueError as error:
+                yield "files", f"'{config.files}' names no files: {error}"
 
 
 class CsvFormat(FolderFormat):
@@ -238,6 +257,7 @@ class CsvFormat(FolderFormat):
 
     def problems(self, config: SourceConfig) -> Iterator[Problem]:
         """Yield options with which no file can be read."""
+        yield from super().problems(config)
         yield from csv_problems(config.csv)
 
 
@@ -248,6 +268,7 @@ class JsonFormat(FolderFormat):
 
     def problems(self, config: SourceConfig) -> Iterator[Problem]:
         """Yield a path of which no object can have members."""
+        yield from super().problems(config)
         path = config.json.rows
         if path is not None and not all(path.split(".")):
             yield (

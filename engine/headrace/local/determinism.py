@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -19,7 +18,7 @@ import pyarrow as pa
 from headrace import clock
 from headrace.api.graph import AssignEventTime, AsyncWait, DropUpdateBefore, Filter, KeyBy, StatelessTransform
 from headrace.config import FileOptions, JobConfig, PipelineCode
-from headrace.errors import HeadraceError, UserFunctionError
+from headrace.errors import HeadraceError, SourceError, UserFunctionError
 from headrace.execution.element import Emitted, shown_record
 from headrace.local.workers import child_environment
 from headrace.plan.loader import plan_of
@@ -28,8 +27,10 @@ from headrace.records.keys import key_reader
 from headrace.records.source_columns import order_column
 from headrace.run.rows import ColumnarRows
 from headrace.run.transforms import applied, called
-from headrace.sources.folder.formats import format_of, read_file
+from headrace.sources.folder.listing import FolderListing
+from headrace.sources.folder.partitions import read_in_folder
 from headrace.sources.row_check import RowCheck
+from headrace.sources.source import SourceFile
 from headrace.state.codec import encode
 from headrace.storage.storage import Storage
 
@@ -49,7 +50,7 @@ class Sample(msgspec.Struct, frozen=True):
     """Input of a process: the pipeline, and a file of each source. Its clock is ahead by `shift` seconds."""
 
     code: PipelineCode
-    files: dict[str, tuple[str, FileOptions]]
+    files: dict[str, tuple[str, str, FileOptions]]
     shift: int = 0
 
 
@@ -84,7 +85,7 @@ def differences(config: JobConfig, plan: Plan) -> list[Difference]:
     Raises `HeadraceError` when a process fails or takes too long.
     """
     files = {
-        stage.source.name: (str(file), config.sources[stage.source.name].files)
+        stage.source.name: (file.path, file.name, config.sources[stage.source.name].file_options)
         for stage in plan.source_stages
         if _has_functions(stage.flow) and (file := _sample_file(config, stage.source.name)) is not None
     }
@@ -118,18 +119,17 @@ def _has_functions(flow: Flow) -> bool:
     )
 
 
-def _sample_file(config: JobConfig, name: str) -> Path | None:
+def _sample_file(config: JobConfig, name: str) -> SourceFile | None:
     """Return the largest file of a source that is small enough; None where the source is no local folder, or has none."""
     source = config.sources[name]
     if not source.kind.is_folder or "://" in source.path:
         return None
-    suffixes = tuple(format_of(source.files).suffixes)
     try:
-        sizes = {file: file.stat().st_size for file in Path(source.path).iterdir() if file.name.endswith(suffixes)}
-    except OSError:
+        files = FolderListing(name, source, Storage("")).content().files
+    except SourceError:  # another check names it
         return None
-    fitting = [file for file, size in sizes.items() if 0 < size <= _LARGEST_FILE]
-    return max(fitting, key=lambda file: (sizes[file], file.name), default=None)
+    fitting = [file for file in files if 0 < file.size <= _LARGEST_FILE]
+    return max(fitting, key=lambda file: (file.size, file.name), default=None)
 
 
 # ------------------------------------------------------------------------------------------------------ processes
@@ -176,9 +176,9 @@ def tried(sample: Sample) -> list[Results]:
     results: list[Results] = []
     for stage in plan_of(sample.code).source_stages:
         if stage.source.name in sample.files:
-            uri, options = sample.files[stage.source.name]
+            uri, name, options = sample.files[stage.source.name]
             node = stage.source.stored
-            rows = read_file(Storage(uri), node, options)
+            rows = read_in_folder(Storage(uri), name, node, options)
             problems = {row: problem for row, problem in rows.problems.items() if row < _ROWS}
             check = RowCheck(node)
             checked = check.check(rows.table.slice(0, _ROWS), problems)

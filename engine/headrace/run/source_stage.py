@@ -217,7 +217,9 @@ class _FileReader:
         if file.picked is not None:
             return
         before = taken.rows.before
-        is_whole = (0 if before is None else before.refused) < len(bad) == file.rows
+        is_whole = (0 if before is None else before.refused) < len(
+            bad
+        ) == file.rows and not taken.rows.is_refused_by_folder
         path = file.path if before is None else before.file
         error = f"row {taken.position(file, bad[0].position)}: {bad[0].error}"
         self.refused.append(RefusedRows(path, len(bad), is_whole, error))

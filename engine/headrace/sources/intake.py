@@ -320,7 +320,8 @@ class Intake:
             last = begun[0] if begun else facts[name].last
             interval = source.interval_of(last) if last else None
             if interval is not None:
-                ends.append(interval.start if begun else interval.end)
+                end, ahead = interval.start if begun else interval.end, source.whole_up_to(facts[name].last)
+                ends.append(end if ahead is None else min(end, ahead))
             elif last or not facts[name].idle:
                 return None
         return min(ends, default=None)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -21,8 +22,19 @@ from headrace.sources.folder.format import typed_table, values_within
 class JsonRows:
     """Decoder of objects to the columns that a source reads. Members that the record lacks are skipped."""
 
-    def __init__(self, node: SourceNode, columns: Sequence[Column], *, of_file: bool = True) -> None:
-        """Make a decoder to these columns of the source's rows. Rows `of_file` may refuse their file as a whole."""
+    def __init__(
+        self,
+        node: SourceNode,
+        columns: Sequence[Column],
+        *,
+        of_file: bool = True,
+        given: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Make a decoder to these columns of the source's rows. Rows `of_file` may refuse their file as a whole.
+
+        `given` has the values of members that an object may lack.
+        """
+        self._given = given
         self._node, self._columns, self._of_file = node, columns, of_file
         # The first name of a path is decoded as well: an object has its value under the whole name, or else under the path.
         self._names = [*dict.fromkeys(name for column in columns for name in (column.stored, *column.path[:1]))]
@@ -45,6 +57,8 @@ class JsonRows:
         else:
             rows = [None if text is None else self._row(text, problems, at, place) for at, text in enumerate(texts)]
             values = {name: [None if row is None else field(row) for row in rows] for name, field in fields.items()}
+        for name in self._given.keys() & values.keys():
+            values[name] = [self._given[name] if value is MISSING else value for value in values[name]]
         self._refuse_near_names(texts, values, problems, place)
         self._take_from_paths(values, problems)
         return typed_table(values, self._node, self._columns, len(texts), problems, of_file=self._of_file)

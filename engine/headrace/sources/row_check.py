@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from shlex import quote
 from typing import Final, NamedTuple, cast
 
 import msgspec
@@ -253,7 +254,7 @@ class QuarantineCheck:
     def _passing_over(self, file: RefusedRows) -> str:
         if not self.config.kind.is_folder:
             return ""
-        name = file.path.rpartition("/")[2]
+        name = quote(file.path.removeprefix(f"{self.config.path}/"))
         return f" 'headrace input {self.job} --acknowledge {name}' passes the file over for good."
 
     def _too_many(self, first: RefusedRows, rows: int, taken: int) -> SourceError:

@@ -255,6 +255,10 @@ class Source(Protocol):
         """Return the interval in a file's name; None for sources without intervals."""
         return None
 
+    def whole_up_to(self, last: str) -> int | None:  # noqa: ARG002 - as above
+        """Return the time before which the source has no rows behind file `last`, as it was planned last (ms); None without such files."""
+        return None
+
     def check_intervals(self, taken_in: TakenIn) -> None:  # noqa: ARG002 - as above
         """Raise `ConfigError` or `SourceError` for an interval run that could not continue after `taken_in`."""
         return

@@ -117,7 +117,8 @@ def _read(task: TransformTask, file: InputFile) -> tuple[pa.Table | None, Sequen
     try:
         rows = read_rows_of(file, node, task.folder)
         checked = columns_of_rows(node, rows)
-        if checked.bad and len(checked.bad) == rows.table.num_rows and not task.allows_whole:
+        is_whole = len(checked.bad) == rows.table.num_rows and not rows.is_refused_by_folder
+        if checked.bad and is_whole and not task.allows_whole:
             first = min(checked.bad, key=lambda row: row.position)
             msg = f"none of its rows fits; row {first.position}: {first.error}"
             raise DamagedFileError(msg)

@@ -171,6 +171,8 @@ class PipelineHarness(JobRuns):
     def feed_bytes(self, source: str, content: bytes, *, file: str) -> str:
         """Write a file with these bytes into a source's folder, and return its name: JSON lines, CSV or Avro, as the job says.
 
+        A name may begin with subfolders, as `day=2026-03-02/a.json`.
+
         Raises `ValueError` for an unknown source, and a file that exists already.
         """
         self._source(source)
@@ -179,6 +181,7 @@ class PipelineHarness(JobRuns):
         if path.exists():
             msg = f"source '{source}' has a file {file} already: a source's files never change, so give it another name"
             raise ValueError(msg)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         return file
 
@@ -194,9 +197,10 @@ class PipelineHarness(JobRuns):
         if not self.clock.follows_input:
             return
         files = {
-            (name, path.name)
+            (name, path.relative_to(folder).as_posix())
             for name in self._declared()
-            for path in (self.folder / "input" / name).iterdir()
+            for folder in [self.folder / "input" / name]
+            for path in folder.rglob("*")
             if path.is_file()
         }
         begin = last_begin(self.config, self.topics, files - self._known_files)

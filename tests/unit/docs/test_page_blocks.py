@@ -204,6 +204,7 @@ BLOCKS = {
     "sources": {
         "$ headrace quarantine orders": f"{COMMANDS}::test_sources_page_shows_refused_rows",
         "$ headrace backfill orders": SYNTAX,
+        "day=2026-03-02/country=DE": DRAWING,
     },
     "state": {"$ headrace state get JOB null": SYNTAX, "$ headrace state get clicks": SHORTENED},
     "state-tables": {

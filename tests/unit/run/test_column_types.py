@@ -40,7 +40,7 @@ from headrace.operators._value_types import ValueType
 from headrace.records.columns import sink_schema
 from headrace.records.record_columns import from_struct_array, to_struct_array
 from headrace.testing import PipelineHarness
-from tests.unit.sources.source_reading import parquet_bytes, read_bytes, read_messages
+from tests.unit.sources.source_reading import avro_bytes, parquet_bytes, read_bytes, read_messages
 from tests.unit.support.fuzzing import examples
 
 HOUR = timedelta(hours=1)
@@ -456,6 +456,14 @@ def test_text_finer_than_microseconds_refuses_its_file(kind, text):
     record: Any = msgspec.defstruct("Row", [("at", Timestamp), ("value", kind)], frozen=True)
     outcome = read_bytes("json", f'{{"at": 1, "value": "{text}"}}\n'.encode(), record)
     assert "finer than a microsecond" in outcome.refused
+
+
+def test_timestamp_of_avro_is_no_json():
+    record: Any = msgspec.defstruct("Row", [("at", Timestamp), ("value", Json)], frozen=True)
+    kinds = {"at": "long", "value": {"type": "long", "logicalType": "timestamp-micros"}}
+    outcome = read_bytes("avro", avro_bytes(kinds, [{"at": 1, "value": AT_NOON}]), record)
+    assert outcome.records == [None]
+    assert "which JSON cannot hold" in outcome.errors[0]
 
 
 ARROW: list[tuple[Any, pa.Array, Any]] = [

@@ -112,7 +112,8 @@ FIELDS = 'shop,at,name,size\na,1000,p,1\na,2000,q?,\n"a,3000,x,1\na,4000,r,1\n'
     ("kind", "name", "content", "broken"),
     [
         ("json", "1.json", LINES.encode(), '{"shop":"a","at":3000,"na'),
-        ("json", "1.jsonl.gz", gzip.compress(LINES.encode(), mtime=0), '{"shop":"a","at":3000,"na'),
+        ("json", "x=1/ü %2F:b/a~1.JSON", LINES.encode(), '{"shop":"a","at":3000,"na'),
+        ("json", "1.JSONL.Gz", gzip.compress(LINES.encode(), mtime=0), '{"shop":"a","at":3000,"na'),
         ("csv", "1.csv", FIELDS.encode(), '"a,3000,x,1'),
     ],
 )

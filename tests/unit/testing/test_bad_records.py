@@ -135,7 +135,7 @@ def test_coroutine_functions_are_refused_at_once(step):
         (raises, "(?s)'key_by raises'.*boom"),
         (exits, "(?s)'key_by exits'.*SystemExit: 3"),
         (later, "not coroutine"),
-        (lambda _: [1], r"a key is text, a number, a truth value, a day or a tuple of them, not list: \[1\]"),
+        (lambda _: [1], r"a key is text, a number, a truth value, a UUID, a time or a tuple of them, not list: \[1\]"),
         (lambda _: ([1],), "not list"),
         (lambda row: row, "not Row"),
         (lambda _: math.nan, "a key cannot be nan, since JSON cannot hold it: return another value, or None"),

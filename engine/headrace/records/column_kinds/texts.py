@@ -231,7 +231,7 @@ class Json(Text):
 
     def takes(self, kind: pa.DataType) -> bool:
         """Return whether a foreign type holds texts, lists, maps or structs."""
-        return super().takes(kind) or bool(pa.types.is_nested(kind))
+        return is_text(kind) or isinstance(kind, pa.JsonType) or bool(pa.types.is_nested(kind))
 
     def sorts_like(self, kind: pa.DataType) -> bool:
         """Return whether values of a foreign type sort in the order of JSON, which has none."""
@@ -277,7 +277,7 @@ def _checked_json(value: Any) -> Any:
                 why = f"has the key {shown(key)}, which is no text"
                 raise UnfitValue(why)
         return {key: _checked_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple) and not isinstance(value, OtherType):
+    if type(value) in {list, tuple}:  # a named tuple is a value of a type that JSON lacks
         return [*map(_checked_json, value)]
     if isinstance(value, str | bool | int) or value is None or (isinstance(value, float) and math.isfinite(value)):
         return value

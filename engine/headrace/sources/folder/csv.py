@@ -45,6 +45,8 @@ class CsvFiles:
     """Format of CSV files. A list, map or struct is JSON text in its field."""
 
     options: CsvOptions
+    given: Collection[str] = ()
+    """Columns that files without a header lack: the names of their folders have them."""
 
     suffixes = packed_too(".csv", ".tsv")
 
@@ -91,7 +93,8 @@ class CsvFiles:
     def _rows(self, file: Storage, node: SourceNode) -> _Rows:
         rows = list(self._parsed(decoded(content_of(file), self.options.encoding)))
         if not self.options.header or not rows:
-            names = self.options.columns or [column.stored for column in wanted_columns(node)]
+            fields = [column.stored for column in wanted_columns(node) if column.stored not in self.given]
+            names = self.options.columns or fields
             return _Rows(names, rows, len(names))
         return _Rows(self._header(rows[0]), rows[1:], len(rows[0].fields))
 

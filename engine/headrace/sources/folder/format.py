@@ -81,6 +81,8 @@ class FileRows:
     """Decoder of the rows, where the columns of `table` are not those of the record."""
     before: RowsBefore | None = None
     """Facts of the rows that a Spark transform made these rows of; None: no transform did."""
+    is_refused_by_folder: bool = False
+    """True: all rows are refused for a value in the name of their folder. That brought them together, so the file is not wrong as a whole."""
 
     def raw(self, number: int) -> str:
         """Return a row as the quarantine stores it: its text, or a JSON object of its columns."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 
@@ -52,12 +54,25 @@ def options_of(name: str, facts: msgspec.Raw) -> FileOptions:
     return plain if own is None else msgspec.structs.replace(plain, **{name: own})
 
 
-def read_file(file: Storage, node: SourceNode, options: FileOptions, *, columns: Collection[str] = ()) -> FileRows:
+def read_file(
+    file: Storage,
+    node: SourceNode,
+    options: FileOptions,
+    *,
+    columns: Collection[str] = (),
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> FileRows:
     """Read a file of a folder, with these `columns` only if any are given.
+
+    `given` has plain values of columns that the file may lack. The formats need to know which these are, where a row has a name for each
+    value, or none for all.
 
     Raises one of `headrace.sources.folder.format.UNREADABLE`.
     """
-    return format_of(options).read(file, node, columns)
+    kind = format_of(options)
+    return (replace(kind, given=given) if given and isinstance(kind, JsonLines | CsvFiles) else kind).read(
+        file, node, columns
+    )
 
 
 def stem_of(name: str, suffixes: Iterable[str] = SUFFIXES) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -41,6 +41,8 @@ class JsonLines:
     """Format of JSON lines. A missing field has its default, else null; fields that the record lacks are ignored."""
 
     options: JsonOptions
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Plain values of fields that an object may lack."""
 
     suffixes = packed_too(".json", ".jsonl", ".ndjson")
 
@@ -60,7 +62,7 @@ class JsonLines:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
         lines = self._lines(file)
         problems: dict[int, str] = {}
-        rows = JsonRows(node, wanted_columns(node, columns))
+        rows = JsonRows(node, wanted_columns(node, columns), given=self.given)
         table = rows.table([line.content for line in lines], problems, lambda position: lines[position].place)
         return FileRows(table, problems, lambda number: lines[number].content.decode(errors="backslashreplace"))
 

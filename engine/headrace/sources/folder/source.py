@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
+from shlex import quote
 from typing import ClassVar, Final, Self
 
 import msgspec
@@ -19,8 +20,9 @@ from headrace.errors import ConfigError, SourceError
 from headrace.names import counted
 from headrace.records.source_columns import EventTimeLimit
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
-from headrace.sources.folder.formats import format_of, options_of, read_file
-from headrace.sources.folder.listing import UNKNOWN, FolderListing, content_digests, stamp
+from headrace.sources.folder.formats import format_of, options_of
+from headrace.sources.folder.listing import UNKNOWN, FolderContent, FolderListing, content_digests, stamp
+from headrace.sources.folder.partitions import folder_problems, folder_values, read_in_folder
 from headrace.sources.interval import Interval, timestamp_text
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.position import NO_FACTS, FolderPosition, Position, SourceFacts, TakenFile, digest
@@ -29,6 +31,7 @@ from headrace.sources.source import Ahead, InputFile, Outcome, Remark, Source, S
 from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
 
+_SHOWN: Final = 5
 _BAD_FILE: Final = "repair or remove it, or set on_bad_file: quarantine to go on without it"
 
 
@@ -49,45 +52,68 @@ class FolderSource(Source):
         self._name = source.name
         self._config = config
         self._storage = storage
-        self._format = format_of(config.files)
+        self._format = format_of(config.file_options)
         self.listing = FolderListing(source.name, config, storage)
         self._counts: dict[str, int] = {}
         self._digests: dict[tuple[str, str], str] = {}
+        self._later: Sequence[SourceFile] = ()
 
     @staticmethod
     def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:
         """Read all rows of a file. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
-        return read_file(storage.at(file.path), node, options_of(file.format, file.facts))
+        return read_in_folder(storage.at(file.path), file.name, node, options_of(file.format, file.facts))
 
     def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:  # noqa: ARG002 - as of any position
         """Yield remarks on whether a run could list the folder, and read the columns of its newest file."""
         try:
-            files = self._files()
+            content = self.listing.content()
         except SourceError as error:
             yield Remark("fail", str(error), "make it, or mend", "path")
             return
-        if not files:
-            what = f"{self._config.path} has no {self.listing.suffixes[0]} file"
+        if not content.files:
+            what = f"{self._config.path} has no {self._wanted_files()}{_besides(content)}"
             yield Remark("warn", what, "a run would find nothing to do")
             return
-        problems = [*self._problems_of(max(files, key=lambda file: (file.modified, file.name)).path)]
-        yield from problems or [Remark("ok", f"{self._config.path}: {counted(len(files), 'file')}")]
+        newest = max(content.files, key=lambda file: (file.modified, file.name))
+        problems = [
+            *self._remarks_on_tables(content.tables),
+            *self._problems_of_folders(content.files),
+            *self._problems_of(newest),
+        ]
+        text = f"{self._config.path}: {counted(len(content.files), 'file')}{_besides(content)}"
+        yield from problems or [Remark("ok", text)]
 
-    def _problems_of(self, newest: str) -> Iterator[Remark]:
+    def _wanted_files(self) -> str:
+        pattern = self._config.files
+        return f"{self.listing.suffixes[0]} file" if pattern is None else f"file that fits '{pattern}'"
+
+    def _remarks_on_tables(self, folders: Sequence[str]) -> Iterator[Remark]:
+        """Yield a remark for each folder that is a Delta table."""
+        for folder in folders:
+            what = f"{self._config.path}{'/' if folder else ''}{folder} is a Delta table, and all of its files are read, also those that it has dropped"
+            yield Remark("warn", what, "read it with format: delta, or write its folder under ignore")
+
+    def _problems_of_folders(self, files: Sequence[SourceFile]) -> Iterator[Remark]:
+        """Yield a remark for each value in the names of folders that does not fit the record."""
+        for why, of_file in folder_problems((file.name for file in files), self._node):
+            yield self._refusal(f"{self._config.path}: {why}", "correct the field, or the folder", of_file=of_file)
+
+    def _problems_of(self, newest: SourceFile) -> Iterator[Remark]:
         """Yield a remark for each column of the newest file that a run would refuse, as its header or footer shows it."""
-        of_file: Outcome = "fail" if self._config.on_bad_file == "fail" else "warn"
-        of_row: Outcome = "fail" if self._config.on_bad_row == "fail" else "warn"
         try:
-            schema = self._format.schema(self._storage.at(newest))
+            schema = self._format.schema(self._storage.at(newest.path))
+            own = [*folder_values(newest.name)]
         except UNREADABLE as error:
-            yield Remark(of_file, f"{newest}, the newest file, cannot be read: {error}", _BAD_FILE)
+            of_file: Outcome = "fail" if self._config.on_bad_file == "fail" else "warn"
+            yield Remark(of_file, f"{newest.path}, the newest file, cannot be read: {error}", _BAD_FILE)
             return
-        for problem in () if schema is None else column_problems(self._node, schema, newest):
-            advice = "correct the field, or the file"
-            if problem.of_file:
-                yield Remark(of_file, problem.why, advice)
-            else:
-                yield Remark(of_row, problem.why, f"its rows are refused: {advice}")
+        for problem in () if schema is None else column_problems(self._node, schema, newest.path, own):
+            yield self._refusal(problem.why, "correct the field, or the file", of_file=problem.of_file)
+
+    def _refusal(self, why: str, advice: str, *, of_file: bool) -> Remark:
+        """Return the remark on a problem for which a run refuses a file, or rows of it."""
+        fails = (self._config.on_bad_file if of_file else self._config.on_bad_row) == "fail"
+        return Remark("fail" if fails else "warn", why, advice if of_file else f"its rows are refused: {advice}")
 
     def plan(self, since: SourceFacts, want: Want) -> Ahead:
         """Return the files to take in next.
@@ -114,8 +140,10 @@ class FolderSource(Source):
             new = [file for file in _behind(files, since) if until is None or self._is_taken_by(file, until, interval)]
         new = _unrecorded(new, taken_in)  # somebody may have acknowledged a file ahead of the position
         self._check_twins(new, files, since, taken_in)
+        self._check_complete(new, files)
         taken = (*unread, *(file for file in new if file not in unread))
         later = _unrecorded(_behind(files, since), taken_in)
+        self._later = later
         beyond = [] if until is None else [file for file in later if file not in taken]
         return Ahead(want, taken, tuple(files), beyond=tuple(beyond))
 
@@ -176,6 +204,10 @@ class FolderSource(Source):
         """
         return self.listing.interval_of(name)
 
+    def whole_up_to(self, last: str) -> int | None:
+        """Return the time before which the source has no rows behind file `last`, as it was planned last (ms); None without such files."""
+        return min((self._start(file) for file in self._later if file.name > last), default=None)
+
     def check_intervals(self, taken_in: TakenIn) -> None:
         """Refuse an interval run that could not continue after `taken_in`.
 
@@ -222,6 +254,18 @@ class FolderSource(Source):
         digests = content_digests([self._storage.at(file.path) for file in unread])
         self._digests.update({(file.path, stamp(file)): content for file, content in zip(unread, digests, strict=True)})
         return {digest(file.name): self._digests[file.path, stamp(file)] for file in files}
+
+    def _check_complete(self, new: Sequence[SourceFile], files: Sequence[SourceFile]) -> None:
+        """Refuse a second file of an interval that one file holds all rows of: its rows would be late."""
+        known: dict[int, str] = {}
+        for file in (*files, *new) if self._config.complete_intervals and new else ():
+            if (other := known.setdefault(self._start(file), file.name)) != file.name and file in new:
+                msg = (
+                    f"source '{self._name}': {other} and {file.name} have the same interval, and with complete_intervals one file holds all rows of its "
+                    "interval: those of the other one would be late. Nothing was taken in. Put the rows into one file, give one of the files another "
+                    "name, or leave complete_intervals out."
+                )
+                raise SourceError(msg)
 
     def _check_twins(
         self, new: Sequence[SourceFile], files: Sequence[SourceFile], facts: SourceFacts, taken_in: TakenIn
@@ -285,7 +329,7 @@ class FolderSource(Source):
         interval = None if own is None else taken_in.around(own.start)
         before = taken_in.checkpoint_before(first.name)
         ways = [
-            f"'headrace input {job} --acknowledge {newest.name}' leaves a file out for good",
+            f"'headrace input {job} --acknowledge {quote(newest.name)}' leaves a file out for good",
             (
                 f"or go back to the last checkpoint before what sorts behind {first.name}, and run again: 'headrace restore {job} --to "
                 f"{'ID' if before is None else before} --why ...' ('headrace checkpoints {job}' lists them)"
@@ -301,6 +345,19 @@ class FolderSource(Source):
         return f"{'; '.join(ways)}."
 
 
+def _besides(content: FolderContent) -> str:
+    """Return the files that lie beside those of the source, as a clause; empty without them."""
+    parts = (
+        (content.passed_over, ("entry", "entries"), "passed over"),
+        (content.unmatched, ("other file", "other files"), "not named by 'files'"),
+    )
+    return "".join(
+        f", and {counted(len(names), *noun)} {why} ({', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''})"
+        for names, noun, why in parts
+        if names
+    )
+
+
 def _never_read(late: Sequence[SourceFile]) -> str:
     return f"{'It' if len(late) == 1 else 'They'} would never be read"
 
@@ -311,7 +368,7 @@ def _has_twin(job: str, source: str, name: str, twin: str, *, is_taken: bool) ->
         f"source '{source}': {name} has the name of {twin} with another ending, and {twin} {other}: its rows would count twice. Nothing was "
         f"taken in. Remove one of them. If {name} has other rows, rename it; if it is a correction, 'headrace backfill {job} --from ... --to ...' takes "
         f"it in instead; "
-        f"'headrace input {job} --acknowledge {name}' passes it over for good."
+        f"'headrace input {job} --acknowledge {quote(name)}' passes it over for good."
     )
 
 

@@ -307,6 +307,10 @@ class TransformedSource(Source):
         """Return the interval of a file; None where names have no intervals."""
         return self.stored.interval_of(stored_name(name))
 
+    def whole_up_to(self, last: str) -> int | None:
+        """Return the time before which the source below has no rows behind file `last` (ms); None without such files."""
+        return self.stored.whole_up_to(last)
+
     def check_intervals(self, taken_in: TakenIn) -> None:
         """Refuse an interval run that the source below could not do. Raises `ConfigError` and `SourceError` as it does."""
         self.stored.check_intervals(taken_in)

@@ -84,6 +84,16 @@ def digits_of(annotation: object) -> tuple[int, int] | None:
     return next(filter(None, map(digits_of, reversed(get_args(annotation)))), None)
 
 
+def unit_of(annotation: object) -> str | None:
+    """Return the unit of instants that an annotation declares, "ms" or "us"; None for other values, plain numbers as well."""
+    if isinstance(annotation, msgspec.Meta):
+        return _UNITS.get((annotation.extra or {}).get(MARK, ""))
+    return next(filter(None, map(unit_of, get_args(annotation))), None)
+
+
+_UNITS = {TIMESTAMP: "ms", FLOORED: "ms", MICROSECONDS: "us"}
+
+
 def is_naive(annotation: object) -> bool:
     """Return whether an annotation declares times without a zone, as `NaiveDatetime` does."""
     if isinstance(annotation, msgspec.Meta):

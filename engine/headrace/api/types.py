@@ -15,7 +15,7 @@ import msgspec
 from headrace.api.changelog import ChangelogMode
 from headrace.api.functions import AsyncFunction, KeyedFunction, function_types
 from headrace.api.graph import KeyBy, name_of
-from headrace.api.records import MOST_DIGITS, Digits, NaiveDatetime, digits_of, is_naive
+from headrace.api.records import MOST_DIGITS, Digits, NaiveDatetime, TimestampMicros, digits_of, is_naive, unit_of
 from headrace.names import check_name
 
 
@@ -180,6 +180,8 @@ def _of_field(annotation: Any) -> Any:
     digits, bare = digits_of(annotation), _bare(annotation)
     if bare is datetime and is_naive(annotation):
         return NaiveDatetime
+    if unit_of(annotation) == "us":
+        return TimestampMicros
     return bare if digits is None or bare is not Decimal else Annotated[Decimal, Digits(MOST_DIGITS, digits[1])]
 
 

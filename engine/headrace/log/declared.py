@@ -28,7 +28,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.api.graph import KeyBy
-from headrace.api.records import digits_of
+from headrace.api.records import digits_of, unit_of
 from headrace.api.types import key_types
 from headrace.plan.stages import Plan
 from headrace.state.type_schema import Shape, TypeSchema, type_schema_of
@@ -142,6 +142,8 @@ def _kinds(annotation: object) -> str:
     digits = digits_of(annotation)
     if digits is not None:  # the text of a field has as many digits behind the point
         texts = {f"Decimal({digits[1]})" if text == "Decimal" else text for text in texts}
+    if unit_of(annotation) == "us":
+        texts = {"microseconds" if text == "int" else text for text in texts}
     return " | ".join(sorted(texts)) or UNKNOWN
 
 

@@ -52,6 +52,14 @@ def projection(fields: tuple[str, ...]) -> IdentityOf:
     return project
 
 
+def json_names(record: type[msgspec.Struct] | None, fields: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names that the JSON of a record has for some of its fields."""
+    if record is None:
+        return fields
+    names = {field.name: field.encode_name for field in msgspec.structs.fields(record)}
+    return tuple(names.get(field, field) for field in fields)
+
+
 class IdentifiedRows:
     """Rows that reach one operator: their JSON texts, and their identities."""
 
@@ -73,7 +81,7 @@ class IdentifiedRows:
         self._whole = not fields
         self._one_a_key = one_a_key
         self._field = _comparable(record, fields)
-        self._parse: Callable[[bytes], Any] = projection(fields)
+        self._parse: Callable[[bytes], Any] = projection(json_names(record, fields))
         self._value: Callable[[Any], Identity] = _itself
         if self._field is not None:
             self._parse, self._value = _typed(record, self._field)
@@ -118,8 +126,9 @@ def _comparable(record: type[msgspec.Struct] | None, fields: tuple[str, ...]) ->
 def _typed(record: type[msgspec.Struct] | None, name: str) -> tuple[Callable[[bytes], Any], Callable[[Any], Identity]]:
     """Return a decoder that reads only one field of a row, and a function that then takes its value."""
     assert record is not None  # noqa: S101 - a comparable field is one of a record
-    kind = next(field.type for field in msgspec.structs.fields(record) if field.name == name)
-    return msgspec.json.Decoder(msgspec.defstruct("Identified", [(name, kind)], gc=False)).decode, attrgetter(name)
+    field = next(field for field in msgspec.structs.fields(record) if field.name == name)
+    own = (name, field.type, msgspec.field(name=field.encode_name))
+    return msgspec.json.Decoder(msgspec.defstruct("Identified", [own], gc=False)).decode, attrgetter(name)
 
 
 def _itself(value: Identity) -> Identity:

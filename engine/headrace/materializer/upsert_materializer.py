@@ -21,7 +21,7 @@ from headrace.api.graph import Emit, OnConflict, UpsertMaterialize
 from headrace.api.records import RowKind
 from headrace.execution.element import Element, Watermark
 from headrace.materializer.histories import Histories, HistoryChange, Layout
-from headrace.materializer.identities import ChangedKeys, IdentifiedRows, Mask
+from headrace.materializer.identities import ChangedKeys, IdentifiedRows, Mask, json_names
 from headrace.materializer.ordered_multiset import ALL, LAST, NOTHING, OTHER, Identity
 from headrace.materializer.row_lifetimes import RowLifetimes
 from headrace.options import Layouts, MaterializerOptions
@@ -89,7 +89,7 @@ class UpsertMaterializer:
         self.unmatched: list[Unmatched] = []
         self._rows = IdentifiedRows(operator.name, record, upsert_key, one_a_key=one_a_key, from_columns=from_columns)
         # Where a key has only one row, it is found by a field that no row has.
-        by = ("",) if one_a_key else upsert_key
+        by = ("",) if one_a_key else json_names(record, upsert_key)
         self._histories = Histories(backend, layouts, self._rows.identity_of, by=by, ages=operator.ttl is not None)
         self._emitted: list[tuple[bytes, RowKind, bytes, bytes]] = []
         self._grown_at, self._shrunk_at = layouts.grown_at, layouts.shrunk_at

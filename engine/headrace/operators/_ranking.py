@@ -253,7 +253,7 @@ class Ranking:
             self._check_type(field.name, wanted, value_type(self.takes, field.name), f"field '{field.name}'")
             return None
         if windowed and field.name in {WINDOW_START, WINDOW_END}:
-            self._check_type(field.name, wanted, ValueType(int, may_be_none=False), field.name)
+            self._check_type(field.name, wanted, ValueType(int, may_be_none=False, unit="ms"), field.name)
             return _start if field.name == WINDOW_START else _end
         known = f"those of {self.takes.__name__}" + (f", '{WINDOW_START}' and '{WINDOW_END}'" if windowed else "")
         msg = (
@@ -263,7 +263,7 @@ class Ranking:
         raise TypeError(msg)
 
     def _check_type(self, name: str, wanted: ValueType, given: ValueType, shown: str) -> None:
-        if given.type != wanted.type or (given.may_be_none and not wanted.may_be_none):
+        if not wanted.takes(given):
             msg = f"field '{name}' of {self.gives.__name__} is {wanted}, but {shown} gives {given}: correct the annotation"
             raise TypeError(msg)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from typing import Annotated, Any, TypeVar, get_args, get_origin
@@ -108,7 +108,8 @@ class ResultRecord(WindowResult):
         )
 
     def _check_type(self, name: str, wanted: ValueType, given: ValueType, shown: str) -> None:
-        if (given.type is not None and given.type != wanted.type) or (given.may_be_none and not wanted.may_be_none):
+        known = given if given.type is not None else replace(given, type=wanted.type)
+        if not wanted.takes(known):
             msg = f"field '{name}' of {self.gives.__name__} is {wanted}, but {shown} gives {given}: correct the annotation"
             raise TypeError(msg)
 
@@ -116,11 +117,11 @@ class ResultRecord(WindowResult):
         """Return a function of key, start and end (ms), which returns the value of a field without an aggregate."""
         wanted = annotated_type(annotation)
         if self._windowed and name in {WINDOW_START, WINDOW_END}:
-            self._check_type(name, wanted, ValueType(int, may_be_none=False), name)
+            self._check_type(name, wanted, ValueType(int, may_be_none=False, unit="ms"), name)
             return _start if name == WINDOW_START else _end
         if name in key.fields:
             given = value_type(self.takes, name)
-            self._check_type(name, wanted, ValueType(given.type, may_be_none=False), f"key_by('{name}')")
+            self._check_type(name, wanted, replace(given, may_be_none=False), f"key_by('{name}')")
             place = key.fields.index(name) if len(key.fields) > 1 else None
             return partial(_key_part, annotation, place)
         if name == KEY and (key.function is not None or len(key.fields) == 1):

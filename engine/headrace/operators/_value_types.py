@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from headrace.api.batches import BundledRecord
-from headrace.api.records import Struct, digits_of
+from headrace.api.records import Struct, digits_of, unit_of
 from headrace.api.types import check_field, check_plain, hints_of
 
 NUMBERS: Final = (int, float, Decimal)
@@ -39,10 +39,21 @@ class ValueType:
     digits: tuple[int, int] | None = None
     """Of decimals: number of all digits, and of those behind the point."""
 
+    unit: str | None = None
+    """Of numbers that are instants: "ms" or "us"."""
+
     def __str__(self) -> str:
         """Return the type as an annotation."""
+        if self.unit is not None:
+            name = "TimestampMicros" if self.unit == "us" else "Timestamp"
+            return f"{name} | None" if self.may_be_none else name
         name = self.type.__name__ if isinstance(self.type, type) and not get_args(self.type) else str(self.type)
         return f"{name} | None" if self.may_be_none else name
+
+    def takes(self, given: ValueType) -> bool:
+        """Return whether a field of this type may hold the given values. Instants of another unit would be other instants."""
+        is_other_unit = None not in {self.unit, given.unit} and self.unit != given.unit
+        return given.type == self.type and not is_other_unit and (self.may_be_none or not given.may_be_none)
 
     def or_none(self) -> ValueType:
         """Return the type of values that may also be None."""
@@ -70,7 +81,8 @@ def value_type(record: type[Struct], value: str | Callable[[Any], Any] | None) -
 def annotated_type(annotation: Any) -> ValueType:
     """Return the type that an annotation declares, without metadata."""
     if get_origin(annotation) is Annotated:
-        return replace(annotated_type(get_args(annotation)[0]), digits=digits_of(annotation))
+        inner = annotated_type(get_args(annotation)[0])
+        return replace(inner, digits=digits_of(annotation), unit=unit_of(annotation))
     if get_origin(annotation) not in {Union, types.UnionType}:
         return ValueType(annotation, may_be_none=annotation is type(None))
     parts = [part for part in get_args(annotation) if part is not type(None)]

@@ -147,7 +147,7 @@ def _columns(record: type[msgspec.Struct], within: _Within) -> tuple[Column, ...
 def _field(record: type[msgspec.Struct], info: FieldInfo, within: _Within) -> Column:
     try:
         column = _column(info.name, inspect.type_info(info.type), within)
-    except TypeError:  # msgspec does not support the type
+    except (TypeError, NotImplementedError):  # msgspec does not support the type
         column = None
     if column is not None and _lacks_digits(column):
         msg = (

@@ -65,7 +65,11 @@ def _with_default(values: pa.ChunkedArray, source: SourceNode, column: Column) -
     if default is None:
         return values
     try:
-        return pc.fill_null(values, default.cast(values.type))
+        own = pa.array([default.as_py()], column.type)
+        own = (
+            own.cast(column.kind.through) if pa.types.is_temporal(values.type) else own
+        )  # a number has the field's own unit
+        return pc.fill_null(values, own.cast(values.type)[0])
     except pa.ArrowException:
         return values
 

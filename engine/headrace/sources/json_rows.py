@@ -57,11 +57,17 @@ class JsonRows:
         else:
             rows = [None if text is None else self._row(text, problems, at, place) for at, text in enumerate(texts)]
             values = {name: [None if row is None else field(row) for row in rows] for name, field in fields.items()}
-        for name in self._given.keys() & values.keys():
-            values[name] = [self._given[name] if value is MISSING else value for value in values[name]]
+        paths = {column.stored for column in self._columns if column.path}
+        self._fill_in(values, self._given.keys() - paths)
         self._refuse_near_names(texts, values, problems, place)
         self._take_from_paths(values, problems)
+        self._fill_in(values, paths)
         return typed_table(values, self._node, self._columns, len(texts), problems, of_file=self._of_file)
+
+    def _fill_in(self, values: dict[str, list[Any]], names: Collection[str]) -> None:
+        """Put the given values of these names in the places of missing ones."""
+        for name in self._given.keys() & names & values.keys():
+            values[name] = [self._given[name] if value is MISSING else value for value in values[name]]
 
     def _take_from_paths(self, values: dict[str, list[Any]], problems: dict[int, str]) -> None:
         """Fill in the values of fields that are named by a path, where objects have no member of the whole name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Generic, TypeVar, get_args
 
@@ -92,7 +93,16 @@ class KeyCodec(Codec[T]):
                 return super().encode(value)  # raises the error
         # 1 and 1.0 are one key of type float, so the text is made from the decoded value.
         decoded = self.decode(super().encode(value))
-        return encode(shortest(decoded) if isinstance(decoded, Decimal) and decoded.is_finite() else decoded)
+        return encode(_one_form(decoded))
+
+
+def _one_form(key: Any) -> Any:
+    """Return a key in the form that all equal keys share."""
+    if isinstance(key, Decimal):
+        return shortest(key) if key.is_finite() else key
+    if isinstance(key, datetime) and key.tzinfo is not None:
+        return key.astimezone(UTC)
+    return tuple(map(_one_form, key)) if type(key) is tuple else key
 
 
 _EXACT = 1 << 53

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 from msgspec import inspect
 
+from headrace.api.records import MARK, MICROSECONDS
 from headrace.state.codec import encode
 
 REFERENCE = "struct"
@@ -49,7 +50,7 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
             return " | ".join(inner)
         if self.type == "tuple" and self.name == "any length":
             return f"tuple[{inner[0]}, ...]"
-        shown = f"{self.type}[{', '.join(inner)}]" if inner else self.type
+        shown = f"{self.type}[{', '.join(inner)}]" if inner else " of ".join(filter(None, (self.type, self.name)))
         limits = ", ".join(f"{name}={value!r}" for name, value in self.constraints.items())
         return f"{shown} ({limits})" if limits else shown
 
@@ -125,7 +126,9 @@ class _Description:
 
     def shape(self, info: inspect.Type) -> Shape:
         if isinstance(info, inspect.Metadata):
-            return self.shape(info.type)
+            shape = self.shape(info.type)
+            is_fine = (info.extra or {}).get(MARK) == MICROSECONDS  # other instants are in milliseconds
+            return msgspec.structs.replace(shape, name=MICROSECONDS) if is_fine else shape
         if isinstance(info, inspect.UnionType):
             return _union(self.shape(member) for member in info.types)
         if isinstance(info, inspect.LiteralType):

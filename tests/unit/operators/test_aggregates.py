@@ -145,7 +145,7 @@ def test_result_may_hold_a_record():
             {"most": Annotated[int, Max("number", where=bool)]},
             r"is int, but Max\('number', where=bool\) gives int \| None",
         ),
-        ({"window_start": str}, r"'window_start' of Result is str, but window_start gives int"),
+        ({"window_start": str}, r"'window_start' of Result is str, but window_start gives Timestamp"),
         ({"key": int}, r"'key' of Result is int, but key_by\('key'\) gives typing.Literal"),
         (
             {"total": Annotated[str, Sum("name")]},

@@ -26,19 +26,27 @@ from headrace import (
     Int16,
     Int32,
     Int64,
+    JoinType,
     Json,
+    Lifetime,
     NaiveDatetime,
     Pipeline,
+    RowKind,
     Struct,
     Timestamp,
     TimestampMicros,
+    field,
 )
 from headrace.errors import ConfigError, UserFunctionError
 from headrace.operators import Count, CountDistinct, Max, Min, Tumbling
 from headrace.operators._ranking import sort_text
 from headrace.operators._value_types import ValueType
+from headrace.records.column_types import columns_of
 from headrace.records.columns import sink_schema
 from headrace.records.record_columns import from_struct_array, to_struct_array
+from headrace.records.source_columns import arrival_order
+from headrace.state.codec import KeyCodec
+from headrace.state.type_schema import differences, type_schema_of
 from headrace.testing import PipelineHarness
 from tests.unit.sources.source_reading import avro_bytes, parquet_bytes, read_bytes, read_messages
 from tests.unit.support.fuzzing import examples
@@ -511,3 +519,111 @@ def test_stored_column_is_exact_or_a_bad_row(kind, values, value):
         assert "value" in outcome.errors[0]
     else:
         assert (outcome.errors, outcome.records[0].value) == ({}, value)
+
+
+# ------------------------------------------------------------------------------------------------ names, units, one form
+
+
+class Named(Struct, frozen=True, rename="camel"):
+    at: Timestamp
+    the_key: str
+    my_part: int
+    my_id: UUID
+    v: int = field(name="Value")
+
+
+@pytest.mark.parametrize(
+    "upsert_key", [("my_id",), ("my_part",), ("my_part", "my_id"), ("the_key", "my_part")], ids=str
+)
+def test_renamed_upsert_key_tells_rows_apart(upsert_key):
+    def row(at, part, value):
+        return Named(at, "k", part, UUID(int=part), value)
+
+    stream = Pipeline("types").source("rows", Named, event_time="at", row_kind="op")
+    harness = PipelineHarness(
+        stream.upsert_materialize("m", primary_key=("the_key",), upsert_key=upsert_key).sink("out")
+    )
+    for record, kind in (
+        (row(0, 1, 10), RowKind.INSERT),
+        (row(1, 2, 20), RowKind.INSERT),
+        (row(2, 2, 20), RowKind.DELETE),
+    ):
+        harness.feed("rows", [record], kinds=[kind])
+        harness.run()
+    assert [(record.my_part, record.v) for record in harness.sink("out")] == [(1, 10)]
+
+
+class Seen(Struct, frozen=True):
+    at: Timestamp
+    k: str
+    t: TimestampMicros = 0
+
+
+def test_other_unit_of_instants_is_refused_as_a_result():
+    class Latest(Struct, frozen=True):
+        k: str
+        last: Annotated[TimestampMicros, Max("at")]
+
+    class Window(Struct, frozen=True):
+        k: str
+        window_start: TimestampMicros
+
+    stream = Pipeline("types").source("rows", Seen, event_time="at").key_by("k")
+    with pytest.raises(TypeError, match=r"'last' of Latest is TimestampMicros, but Max\('at'\) gives Timestamp"):
+        stream.window(Tumbling(HOUR)).aggregate("w", Latest)
+    with pytest.raises(TypeError, match="'window_start' of Window is TimestampMicros"):
+        stream.window(Tumbling(HOUR)).aggregate("w", Window)
+
+
+def test_join_of_instants_in_other_units_is_refused():
+    pipeline = Pipeline("types")
+    left = pipeline.source("left", Seen, event_time="at").key_by("at")
+    right = pipeline.source("right", Seen, event_time="at").key_by("t")
+    with pytest.raises(TypeError, match="a key must have the same type on both sides"):
+        left.join("j", right, emit=lambda one, _: one, how=JoinType.INNER, state_ttl=Lifetime.FOREVER)
+
+
+def test_stored_milliseconds_are_no_microseconds():
+    one, other = (msgspec.defstruct("S", [("t", kind)]) for kind in (Timestamp, TimestampMicros))
+    assert differences(type_schema_of(one), type_schema_of(other))
+    assert differences(type_schema_of(other), type_schema_of(one))
+    assert not differences(type_schema_of(one), type_schema_of(msgspec.defstruct("S", [("t", int)])))
+
+
+def test_equal_instants_are_one_key_of_a_map():
+    codec, noon = KeyCodec(datetime, "state 'm'"), datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert codec.encode(noon) == codec.encode(noon.astimezone(BERLIN)) == b'"2026-01-31T12:00:00Z"'
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [(datetime, datetime(2026, 1, 31, 12, tzinfo=UTC)), (Timestamp, AT_NOON // 1_000), (TimestampMicros, AT_NOON)],
+    ids=str,
+)
+def test_default_has_its_place_among_stored_times(unit, kind, default):
+    record: Any = msgspec.defstruct("Row", [("at", Timestamp), ("n", int), ("o", kind, default)], frozen=True)
+    days = [datetime(2026, 2, 1, tzinfo=UTC), None, datetime(2026, 1, 30, tzinfo=UTC)]
+    table = pa.table({"at": [1, 1, 1], "n": [0, 1, 2], "o": pa.array(days, pa.timestamp(unit, "UTC"))})
+    node: Any = Pipeline("types").source("rows", record, event_time="at", order_by=("o",)).sink("out").operators[0]
+    assert arrival_order(table, node).to_pylist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+def test_duration_beyond_64_bits_is_a_bad_row(form):
+    record: Any = msgspec.defstruct("Row", [("at", Timestamp), ("v", timedelta)], frozen=True)
+    texts = ["P1D", "P200000000D"]
+    if form == "parquet":
+        content = parquet_bytes(pa.table({"at": [1, 2], "v": texts}))
+    elif form == "csv":
+        content = "".join(["at,v\n", *(f"{at},{text}\n" for at, text in enumerate(texts))]).encode()
+    else:
+        content = b"\n".join(msgspec.json.encode({"at": at, "v": text}) for at, text in enumerate(texts))
+    outcome = read_bytes(form, content, record)
+    assert [record and record.v for record in outcome.records] == [timedelta(days=1), None]
+    assert "which is not a duration" in outcome.errors[1]
+
+
+def test_enum_beyond_64_bits_is_refused():
+    with pytest.raises(ConfigError, match="which has no column"):
+        columns_of(msgspec.defstruct("Row", [("big", enum.Enum("Big", {"A": 2**64}))]))

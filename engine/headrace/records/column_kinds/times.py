@@ -18,7 +18,7 @@ from msgspec import inspect
 
 from headrace.api.records import FLOORED, MICROSECONDS, TIMESTAMP
 from headrace.records.array_rules import between_units, floored_units, outside_calendar, whole_units
-from headrace.records.column_kinds.kind import Misfits, PythonType, ScalarKind
+from headrace.records.column_kinds.kind import Misfits, PythonType, ScalarKind, other_type
 from headrace.records.column_kinds.numbers import Integer
 from headrace.records.foreign_values import is_number, is_text, shown, shown_plain, shown_value
 from headrace.records.problems import Problem, Problems, UnfitValue, refuse, utf8
@@ -298,7 +298,8 @@ class Duration(ScalarKind):
     A foreign one is a duration, a text of ISO 8601 such as PT1H30M, or, in a column of integers, a number of microseconds.
     """
 
-    type = through = sink_type = pa.int64()
+    type = sink_type = pa.int64()
+    through = pa.duration("us")
     python: PythonType = timedelta
     annotation = None  # msgspec would take texts
     ddl, contentless = "bigint", 0
@@ -335,14 +336,20 @@ class Duration(ScalarKind):
     def read(self, value: Any) -> Any:
         """Return the microseconds of a duration, or of its text. A number is none: nobody could tell its unit."""
         duration = iso_duration(value) if isinstance(value, str) else value
-        return duration // _MICROSECOND if type(duration) is timedelta else self._refuse(value)
+        number = duration // _MICROSECOND if type(duration) is timedelta else None
+        return number if number is not None and number in _INT64 else self._refuse(value)
 
     def fit(self, array: pa.Array, problems: Problems) -> pa.Array:
         """Return microseconds."""
         if is_text(array.type):
             texts = utf8(array, problems)
             durations = self._parsed(texts, texts.to_pylist(), iso_duration, problems)
-            array = pa.array([None if value is None else value // _MICROSECOND for value in durations], pa.int64())
+            numbers = [None if value is None else value // _MICROSECOND for value in durations]
+            for position, number in enumerate(numbers):
+                if number is not None and number not in _INT64:
+                    problems[position] = other_type(texts[position], self)
+                    numbers[position] = None
+            array = pa.array(numbers, pa.int64())
         if not pa.types.is_duration(array.type):
             return self._cast(array, problems)
         numbers, per_second = array.cast(pa.int64()), _PER_SECOND_OF[array.type.unit]

@@ -86,6 +86,9 @@ def _given(file: str, node: SourceNode) -> Iterator[_Given]:
         msg = f"the names of its folders: {name} {why}"
         raise DamagedFileError(msg)
     for column in columns:
+        if column.stored in values and column.parts:
+            msg = f"the name of its folder {values[column.stored].folder!r} has a value of {column.stored}, which is a list, map or struct"
+            raise DamagedFileError(msg)
         if column.stored in values:
             yield _read(column, values[column.stored], node)
 

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from datetime import date
 
 import duckdb
 import pyarrow as pa
@@ -47,6 +48,8 @@ class Workload:
                 "value": pa.array(values, pa.int64()),
                 "seq": pa.array(range(self.seq, self.seq + count), pa.int64()),
                 "ts": pa.array(range(self.seq, self.seq + count), pa.timestamp("ms", "UTC")),
+                "price": pa.array(values, pa.int64()).cast(pa.decimal128(21, 2)).cast(pa.decimal128(18, 2)),
+                "day": pa.repeat(pa.scalar(date(2026, 3, 1)), count),
             }
         )
         self.files += 1

@@ -24,8 +24,16 @@ JOBS = {
     "running_aggregate": ("rocksdb", "ready_made"),
     "aggregate": ("rocksdb", "aggregate"),
     "net aggregate": ("rocksdb", "net_aggregate"),
+    "decimal": ("rocksdb", "priced"),
+    "decimal aggregate": ("rocksdb", "priced_aggregate"),
 }
 """Backend and pipeline, by name of the job."""
+
+PLAIN = {"decimal": "rocksdb", "decimal aggregate": "aggregate"}
+"""The job that counts whole numbers and carries no day, by the name of one that sums decimals and carries one."""
+
+MOST_FOR_TYPES = 1.15
+"""Largest ratio of their CPU."""
 
 COSTS = {"aggregate": 4.5, "net aggregate": 2.5}
 """Largest CPU of a job (us a record)."""
@@ -82,6 +90,10 @@ def figures(costs, jobs, options):
     for name in options.peers if RATED in cpu else ():
         ratios = [own / other for own, other in zip(cpu[RATED], cpu[name], strict=True)]
         result.append(figure(f"{RATED} / {name}, CPU", ratios, "ratio", **at_most(GOALS[name])))
+    for name, plain in PLAIN.items():
+        if name in cpu and plain in cpu:
+            ratios = [own / other for own, other in zip(cpu[name], cpu[plain], strict=True)]
+            result.append(figure(f"{name} / {plain}, CPU", ratios, "ratio", **at_most(MOST_FOR_TYPES)))
     for name, job in jobs.items():
         result += [figure(f"{name}: {phase}", [seconds], "s") for phase, seconds in job.phases().items()]
     return result

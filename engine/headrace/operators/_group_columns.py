@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from typing import Annotated, Any, Final, get_args, get_origin
 
 import msgspec
@@ -122,7 +124,9 @@ class GroupColumns:
         def records(places: Numbers) -> pa.StructArray:
             of_key = pa.array(layout.segments[places])
             arrays = [
-                of_keys[field.name].take(of_key) if field.name in of_keys else fields[field.name].results(places)
+                of_keys[field.name].take(of_key)
+                if field.name in of_keys
+                else _of_type(fields[field.name].results(places), field.type)
                 for field in types
             ]
             return pa.StructArray.from_arrays(arrays, fields=types)
@@ -138,6 +142,11 @@ class GroupColumns:
         make_aggregates = type(self._result.create().aggregates)
         aggregates = map(make_aggregates, *states) if states else (make_aggregates() for _ in rows)
         return list(map(self._group, rows, aggregates, emitted_at[ends].tolist()))
+
+
+def _of_type(results: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return results in the type of their field, which may declare other digits than the values have."""
+    return results.cast(kind) if pa.types.is_decimal(kind) and pa.types.is_decimal(results.type) else results
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +220,7 @@ def _metadata(annotation: Any) -> Iterator[Any]:
         yield from _metadata(part)
 
 
-_PLAIN: Final = (int, float, str, bool, bytes)
+_PLAIN: Final = (int, float, str, bool, bytes, Decimal, date)
 _LIMITS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
 """Attributes of `msgspec.Meta` that limit values."""
 

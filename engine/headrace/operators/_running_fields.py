@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +27,8 @@ from headrace.operators._accumulators import (
     Accumulator,
     AvgAccumulator,
     CountAccumulator,
+    DecimalSum,
+    DecimalTotal,
     ExtremeAccumulator,
     FirstAccumulator,
     LastAccumulator,
@@ -184,6 +187,52 @@ def _sum(*, as_float: bool) -> FieldInColumns:
     return running
 
 
+def _decimal_sum(layout: Layout, stored: Sequence[Any], values: pa.Array | None, times: pa.Array) -> RunningField:
+    del times
+    assert values is not None  # noqa: S101 - a sum needs a field
+    scale = values.type.scale
+    counts = layout.placed([total.values for total in stored], values.is_valid().cast(pa.int64())).to_numpy()
+    number = layout.running_sum(counts)
+    added = layout.placed(
+        [_unscaled_total(total, scale) for total in stored], pc.fill_null(_unscaled(values), 0)
+    ).to_numpy()
+    if float(np.abs(added.astype(np.float64)).sum()) >= LARGEST_SUM:
+        raise NotInColumnsError
+    running = layout.running_sum(added)
+    shown = _scaled(running, scale)
+    results = pc.if_else(pa.array(number != 0), shown, pa.scalar(None, shown.type))
+
+    def states(places: Numbers) -> list[Any]:
+        pairs = zip(running[places].tolist(), number[places].tolist(), strict=True)
+        return [
+            DecimalTotal(Decimal(total).scaleb(-scale), values) if values else DecimalTotal() for total, values in pairs
+        ]
+
+    return RunningField(results, states)
+
+
+def _unscaled_total(total: DecimalTotal, scale: int) -> int:
+    """Return a stored sum in units of the last place. Raises `NotInColumnsError` for one of another scale."""
+    if not total.values:
+        return 0
+    if total.total.as_tuple().exponent != -scale:
+        raise NotInColumnsError
+    return int(total.total.scaleb(scale))
+
+
+def _unscaled(values: pa.Array) -> pa.Array:
+    """Return decimals in units of the last place. Raises `pa.ArrowInvalid`, a `ValueError`, beyond 64 bits."""
+    return pa.Array.from_buffers(pa.decimal128(38, 0), len(values), values.buffers(), offset=values.offset).cast(
+        pa.int64()
+    )
+
+
+def _scaled(numbers: Numbers, scale: int) -> pa.Array:
+    """Return numbers of units of the last place as decimals, which are numbers of 128 bits."""
+    words = np.stack([numbers, numbers >> 63], axis=1).astype("<i8")
+    return pa.Array.from_buffers(pa.decimal128(38, scale), len(numbers), [None, pa.py_buffer(words.tobytes())])
+
+
 def _avg(layout: Layout, stored: Sequence[Any], values: pa.Array | None, times: pa.Array) -> RunningField:
     del times
     assert values is not None  # noqa: S101 - a mean needs a field
@@ -233,6 +282,10 @@ def _scores(values: pa.Array, *, takes_larger: bool) -> Numbers:
     _check_finite(values)
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.int8())
+    elif pa.types.is_date(values.type):
+        values = values.cast(pa.int32())
+    elif pa.types.is_decimal(values.type):
+        values = _unscaled(values)
     if pa.types.is_integer(values.type):
         numbers: Numbers = pc.fill_null(values.cast(pa.int64()), 0).to_numpy()
         least, largest = int(numbers.min(initial=0)), int(numbers.max(initial=0))
@@ -269,6 +322,7 @@ def running_field(field: AggregatedField) -> FieldInColumns | None:
 _MAKERS: dict[type[Accumulator], FieldInColumns] = {
     CountAccumulator: _count,
     AvgAccumulator: _avg,
+    DecimalSum: _decimal_sum,
     FirstAccumulator: _by_time(takes_later=False),
     LastAccumulator: _by_time(takes_later=True),
 }

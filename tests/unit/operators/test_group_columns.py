@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from datetime import date
+from decimal import Decimal
 from typing import Annotated
 from unittest import mock
 
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import Emit, Lifetime, Pipeline, RowKind, Struct, Timestamp
+from headrace import Digits, Emit, Lifetime, Pipeline, RowKind, Struct, Timestamp
 from headrace.errors import UserFunctionError
 from headrace.operators import Avg, Count, First, Last, Max, Min, Sum
 from headrace.operators._group_columns import GroupColumns
@@ -28,6 +30,8 @@ class Sale(Struct, frozen=True):
     weight: float | None
     article: str | None
     is_new: bool
+    price: Annotated[Decimal, Digits(20, 2)] | None = None
+    day: date = date(2026, 1, 31)
 
 
 class Sold(Struct, frozen=True):
@@ -47,6 +51,11 @@ class Sold(Struct, frozen=True):
     any_new: Annotated[bool, Max("is_new")]
     first: Annotated[str | None, First("article")]
     last: Annotated[int | None, Last("cents")]
+    price: Annotated[Decimal | None, Digits(38, 2), Sum("price")]
+    lowest: Annotated[Decimal | None, Digits(22, 3), Min("price")]
+    latest: Annotated[date, Max("day")]
+    first_price: Annotated[Decimal | None, Digits(20, 2), First("price")]
+    last_day: Annotated[date, Last("day")]
 
 
 class Extremes(Struct, frozen=True):
@@ -57,6 +66,7 @@ class Extremes(Struct, frozen=True):
     first: Annotated[float | None, First("weight")]
 
 
+PRICES = (st.integers(-5, 5) | st.integers(-(10**20) + 1, 10**20 - 1)).map(lambda cents: Decimal(cents).scaleb(-2))
 SALES = st.lists(
     st.builds(
         Sale,
@@ -66,6 +76,8 @@ SALES = st.lists(
         weight=st.none() | st.sampled_from([0.0, -0.0, 0.1, 0.2, 0.3, 1e16, -1e16]),
         article=st.none() | st.sampled_from(["", "a", "ab", "é", "z", "\U0001f600", "\uffee"]),
         is_new=st.booleans(),
+        price=st.none() | PRICES,
+        day=st.sampled_from([date(1, 1, 1), date(2026, 1, 31), date(9999, 12, 31)]),
     ),
     max_size=40,
 )

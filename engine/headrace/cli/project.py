@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import keyword
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from headrace.report import Drawing, Fact, Note, Report, facts
+from headrace.report import Block, Drawing, Fact, Note, Report, facts
 
 if TYPE_CHECKING:
     from headrace.provision.jars import Jars
@@ -31,6 +32,14 @@ FILES = {
     "dags_errors.py": "dags/headrace_errors.py",
 }
 """File of the project for each file of the folder template/."""
+FROM_FILES = {
+    "from_readme.md": "README.md",
+    **{template: FILES[template] for template in ("gitignore", "pyproject.toml", "pipelines_init.py", "cluster.yaml")},
+    "from_pipeline.py": "pipelines/{{name}}.py",
+    "from_job.yaml": "conf/jobs/{{name}}.yaml",
+    **{template: FILES[template] for template in ("dags_jobs.py", "dags_errors.py")},
+}
+"""The same for a project over data that is there."""
 
 _NEXT = """\
 {{name}}/ is a project with one job and two days of sample orders. Next:
@@ -41,6 +50,17 @@ _NEXT = """\
   headrace sql {{name}} "select * from customers order by cents desc limit 5"
 
 Then change pipelines/{{name}}.py. Its tests need no Spark: pytest"""
+_NEXT_FROM = """\
+{{name}}/ is a project with one job, which copies the rows of
+{{source}}. Next:
+
+  cd {{name}}
+  headrace setup       fetches Delta's jars, and a Java if there is none
+  headrace check {{name}}
+  headrace run {{name}}
+
+Then change pipelines/{{name}}.py."""
+_INPUT = "input/rows"
 _DAYS = (datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC))
 _ORDERS_A_DAY = 300
 _CUSTOMERS, _LOYAL = 30, 20
@@ -53,14 +73,24 @@ def register_new(app: typer.Typer) -> None:
 
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the folder and of the job.")],
+    source: Annotated[
+        Optional[str],  # noqa: UP045 - typer reads it
+        typer.Option("--from", metavar="FILE|TABLE", help="Write the record type of this file or Delta table."),
+    ] = None,
 ) -> Report:
     """Make a small project with one job: pipeline, configuration, tests, DAG files, sample input.
 
     The job keeps totals of a shop's customers and sends vouchers to those who stay away. Change it into your own.
 
+    With --from the job reads your own data instead: a file of Parquet, CSV, JSON or Avro, also packed, or the folder or URI of
+    a Delta table. Its record has the columns with their types, names and nulls, and its pipeline copies the rows to a table.
+    The types of CSV and JSON are those of the first 1,000 rows.
+
     Example:  headrace new shop
 
-    Exit codes: 0; 2 when NAME is not a valid name, or its folder exists and is not empty.
+    Example:  headrace new orders --from /lake/orders/2026-03-01.csv
+
+    Exit codes: 0; 2 when NAME is not a valid name, its folder exists and is not empty, or FILE or TABLE cannot be read.
     """
     folder = Path.cwd() / _job_name(name)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -69,17 +99,50 @@ def new(
         raise ConfigError(
             f"{folder} exists and is not empty; nothing was written. Choose another name, or move it away"
         )
+    return _new_shop(folder, name) if source is None else _new_from(folder, name, source)
+
+
+def _new_shop(folder: Path, name: str) -> Report:
     for template, target in FILES.items():
         _write(folder / _filled(target, name), _filled(_template(template), name))
     for number, day in enumerate(_DAYS):
         _write_orders(folder / "input" / "orders" / f"{day:%Y-%m-%d}.parquet", number, day)
-    named = os.environ.get("HEADRACE_HOME")
-    is_hidden = named and Path(named).absolute() != folder
+    return Report(*_written(folder, name, FILES, _NEXT))
+
+
+def _new_from(folder: Path, name: str, source: str) -> Report:
+    """Make the project of a job that copies a file or table."""
+    from headrace.cli.data_columns import data_of
+    from headrace.cli.record_code import record_code, texts_of
+
+    data = data_of(source)
+    place = Path(data.settings["path"])
+    if "files" in data.settings and folder.resolve().is_relative_to(place.resolve()):
+        # A job must not write into a folder that it reads, and the project is in the folder of the file.
+        data = data._replace(settings={**data.settings, "path": _INPUT})
+        (folder / _INPUT).mkdir(parents=True)
+        (folder / _INPUT / Path(source).name).symlink_to(Path(source).absolute())
+    code = record_code(data.columns)
+    texts = {**texts_of(data, code), "name": name}
+    for template, target in FROM_FILES.items():
+        _write(folder / _filled(target, name), _replaced(_template(template), texts))
+    no_time = f"fill in the event time in pipelines/{name}.py: no column has timestamps without nulls"
+    left_out = f"no field can have the columns {', '.join(code.left_out)}; pipelines/{name}.py says why"
     return Report(
-        *facts(project=str(folder), files=[_filled(target, name) for target in FILES.values()]),
-        Drawing(lambda _: [_filled(_NEXT, name)]),
-        Note(f"HEADRACE_HOME names another project, {named}: unset it first", "warning") if is_hidden else None,
+        *_written(folder, name, FROM_FILES, _replaced(_NEXT_FROM, texts)),
+        Note(no_time, "warning") if code.event_time is None else None,
+        Note(left_out, "warning") if code.left_out else None,
+        Note(data.doubt, "warning") if data.doubt else None,
     )
+
+
+def _written(folder: Path, name: str, files: Mapping[str, str], following: str) -> Iterator[Block]:
+    """Yield the parts of the report on a new project."""
+    yield from facts(project=str(folder), files=[_filled(target, name) for target in files.values()])
+    yield Drawing(lambda _: [_filled(following, name)])
+    named = os.environ.get("HEADRACE_HOME")
+    if named and Path(named).absolute() != folder:
+        yield Note(f"HEADRACE_HOME names another project, {named}: unset it first", "warning")
 
 
 def _job_name(name: str) -> str:
@@ -99,6 +162,11 @@ def _template(name: str) -> str:
 
 def _filled(text: str, name: str) -> str:
     return text.replace("{{name}}", name)
+
+
+def _replaced(text: str, texts: Mapping[str, str]) -> str:
+    """Return a text with its placeholders filled at once: a value may look like a placeholder."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: texts[match[1]], text)
 
 
 def _write(file: Path, text: str) -> None:

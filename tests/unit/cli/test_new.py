@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner
 
 from headrace.cli import app
-from headrace.cli.project import FILES
+from headrace.cli.project import FILES, FROM_FILES
 from headrace.config import load_cluster
 from headrace.provision.jars import DELTA
 from tests.jobs.home import PROJECT
@@ -52,7 +52,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 def test_every_template_is_used():
     templates = {file.name for file in resources.files("headrace.cli").joinpath("template").iterdir()}
-    assert templates == {f"{name}.txt" for name in FILES}
+    assert templates == {f"{name}.txt" for name in (*FILES, *FROM_FILES)}
 
 
 def test_no_placeholder_is_left(shop):

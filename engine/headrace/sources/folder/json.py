@@ -66,6 +66,10 @@ class JsonLines:
         table = rows.table([line.content for line in lines], problems, lambda position: lines[position].place)
         return FileRows(table, problems, lambda number: lines[number].content.decode(errors="backslashreplace"))
 
+    def first_rows(self, file: Storage, count: int) -> list[bytes]:
+        """Return the bytes of the first rows of a file. Raises one of `UNREADABLE`."""
+        return [line.content for line in self._lines(file)[:count]]
+
     def _lines(self, file: Storage) -> Sequence[_Line]:
         return self._of_rows(_rows(in_utf8(content_of(file))))
 

@@ -1,0 +1,331 @@
+"""Columns of a file or a Delta table, for `headrace new --from`: names, Arrow types and nullability.
+
+A schema tells the columns of Parquet, Avro and Delta. Those of CSV and JSON are told from the first rows, as the narrowest types
+that keep all their values.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import date
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from headrace.config import CsvOptions, JsonOptions
+from headrace.errors import ConfigError, HeadraceError
+from headrace.records.value_rules import iso_time
+from headrace.sources.folder.avro import AvroFiles, read_header
+from headrace.sources.folder.avro_schema import AvroSchema
+from headrace.sources.folder.csv import CsvFiles
+from headrace.sources.folder.csv_rows import CsvRow, Dialect, csv_rows
+from headrace.sources.folder.encoding import decoded
+from headrace.sources.folder.format import UNREADABLE, DamagedFileError, content_of
+from headrace.sources.folder.json import JsonLines
+from headrace.sources.folder.parquet import ParquetColumns, ParquetFiles
+from headrace.storage.storage import Storage
+
+FIRST_ROWS: Final = 1_000
+"""Rows that tell the types of files without a schema."""
+NO_COLUMN: Final = pa.month_day_nano_interval()
+"""Type that stands for all that no field can have."""
+
+_INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)", re.ASCII)
+_FRACTION: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?", re.ASCII)
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
+_DIGITS: Final = 18
+_MOST_BEHIND: Final = 6
+_INT64: Final = range(-(2**63), 2**63)
+_WIDE_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+
+
+class Data(NamedTuple):
+    """Columns of a file or table, and how a job's file names it."""
+
+    columns: pa.Schema
+    settings: Mapping[str, Any]
+    """Source in the job's file."""
+    from_rows: bool = False
+    """Whether the first rows told the types."""
+    doubt: str | None = None
+    """What the user has to look at."""
+
+
+def data_of(place: str) -> Data:
+    """Return the columns of a file, or of a Delta table. Raises `ConfigError` where it is none, or cannot be read."""
+    if "${" in place:
+        msg = f"{place} has '${{', which is a reference to the environment in a job's file: rename it"
+        raise ConfigError(msg)
+    path = Path(place).absolute()
+    if "://" in place or path.is_dir():
+        return _of_table(place if "://" in place else str(path))
+    if not path.is_file():
+        msg = f"there is no file {path}"
+        raise ConfigError(msg)
+    file = Storage(str(path))
+    read = next((reader for endings, reader in _READERS if path.name.lower().endswith(tuple(endings))), None)
+    if read is None:
+        endings = ", ".join(ending for endings, _ in _READERS for ending in endings if ending.count(".") == 1)
+        msg = f"{path} has no ending of a format: expected one of {endings}, also packed as .gz, .zst or .bz2"
+        raise ConfigError(msg)
+    if not path.stat().st_size:
+        msg = f"{path} is empty, so nothing tells its columns"
+        raise ConfigError(msg)
+    try:
+        data = read(file)
+    except UNREADABLE as error:
+        msg = f"cannot read {path}: {str(error).rstrip('.')}"
+        raise ConfigError(msg) from error
+    if not len(data.columns):
+        msg = f"{path} has no columns"
+        raise ConfigError(msg)
+    pattern = re.sub(r"([*?\[])", r"[\1]", path.name)
+    return data._replace(settings={**data.settings, "path": str(path.parent), "files": pattern})
+
+
+def _of_table(uri: str) -> Data:
+    if "://" not in uri and not (Path(uri) / "_delta_log").is_dir():
+        msg = f"{uri} is a folder, and no Delta table: name one of its files"
+        raise ConfigError(msg)
+    try:
+        snapshot = Storage(uri).table().latest()
+        whole = snapshot.add_actions()
+    except (HeadraceError, OSError) as error:
+        msg = f"cannot read the Delta table {uri}: {str(error).rstrip('.')}"
+        raise ConfigError(msg) from error
+    filled = {name for name in snapshot.schema.names if _is_filled(whole, f"null_count.{name}")}
+    settings = {"format": "delta", "path": uri, "start": "snapshot"}
+    return Data(_with_filled_time(snapshot.schema, lambda name: name in filled), settings)
+
+
+def _is_filled(actions: pa.Table, name: str) -> bool:
+    return name in actions.schema.names and all(count == 0 for count in actions[name].to_pylist())
+
+
+def _with_filled_time(schema: pa.Schema, is_filled: Callable[[str], bool]) -> pa.Schema:
+    """Return a schema in which the first column of timestamps that has no nulls allows none, so that it can be the event time."""
+    for place, field in enumerate(schema):
+        if pa.types.is_timestamp(field.type) and (not field.nullable or is_filled(field.name)):
+            return schema.set(place, field.with_nullable(False))
+    return schema
+
+
+# ------------------------------------------------------------------------------------------------------ Parquet and Avro
+
+
+def _of_parquet(file: Storage) -> Data:
+    opened = ParquetColumns(file)
+
+    def is_filled(name: str) -> bool:
+        is_single = opened.names.count(name) == 1
+        return is_single and opened.rows > 0 and opened.read([name]).column(0).null_count == 0
+
+    return Data(_with_filled_time(opened.schema, is_filled), {"format": "parquet"})
+
+
+def _of_avro(file: Storage) -> Data:
+    schema = AvroSchema.of(read_header(content_of(file)).schema)
+    if not isinstance(schema.root, dict) or "fields" not in schema.root:
+        msg = "its rows are no records"
+        raise DamagedFileError(msg)
+    fields = [_avro_field(field["name"], field["type"], schema.named, ()) for field in schema.root["fields"]]
+    return Data(pa.schema(fields), {"format": "avro"})
+
+
+def _avro_field(name: str, kind: Any, named: Mapping[str, Any], within: tuple[str, ...]) -> pa.Field:
+    branches = kind if isinstance(kind, list) else [kind]
+    others = [branch for branch in branches if branch != "null"]
+    arrow = _avro_type(others[0], named, within) if len(others) == 1 else _JSON if others else pa.null()
+    return pa.field(name, arrow, nullable=len(others) < len(branches))
+
+
+def _avro_type(kind: Any, named: Mapping[str, Any], within: tuple[str, ...]) -> pa.DataType:
+    kind = named.get(kind, kind) if isinstance(kind, str) else kind
+    if isinstance(kind, str):
+        return _AVRO[kind]
+    name, base = kind.get("name", ""), kind["type"]
+    if name and name in within:
+        return NO_COLUMN  # a type that contains itself
+    inner = (*within, name) if name else within
+    if "fields" in kind:
+        return pa.struct([_avro_field(field["name"], field["type"], named, inner) for field in kind["fields"]])
+    if base == "array":
+        return pa.list_(_avro_field("element", kind["items"], named, inner))
+    if base == "map":
+        return pa.map_(pa.string(), _avro_field("value", kind["values"], named, inner))
+    if kind.get("logicalType") == "decimal":
+        return pa.decimal256(kind["precision"], kind.get("scale", 0))
+    logical = _LOGICAL.get(kind.get("logicalType", ""))
+    return logical or (_avro_type(base, named, inner) if base not in {"fixed", "enum"} else _AVRO[base])
+
+
+_JSON: Final = pa.json_()
+_AVRO: Final = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "fixed": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+}
+_LOGICAL: Final = {
+    "date": pa.date32(),
+    "time-millis": pa.time32("ms"),
+    "time-micros": pa.time64("us"),
+    "timestamp-millis": pa.timestamp("ms", "UTC"),
+    "timestamp-micros": pa.timestamp("us", "UTC"),
+    "timestamp-nanos": pa.timestamp("ns", "UTC"),
+    "local-timestamp-millis": pa.timestamp("ms"),
+    "local-timestamp-micros": pa.timestamp("us"),
+    "local-timestamp-nanos": pa.timestamp("ns"),
+    "uuid": pa.uuid(),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------- CSV and JSON
+
+
+def _of_csv(file: Storage) -> Data:
+    content = content_of(file)
+    encoding = "utf-16" if content.startswith(_WIDE_MARKS) else "utf-8"
+    text = decoded(content, encoding)
+    fitting = {delimiter: even for delimiter in ",;\t|" if (even := _even_rows(text, delimiter))}
+    delimiter = next(iter(fitting), ",")
+    options = CsvOptions(delimiter=delimiter, encoding=encoding)  # type: ignore[arg-type]
+    schema = CsvFiles(options).schema(file)
+    parsed = fitting.get(delimiter) or _rows(text, delimiter)
+    rows = [row.fields for row in parsed[1:] if row.problem is None]
+    if schema is None or not rows:
+        raise DamagedFileError(_NO_ROWS)
+    columns = [
+        _text_field(name, [fields[place] for fields in rows if place < len(fields)])
+        for place, name in enumerate(schema.names)
+    ]
+    csv = {
+        key: value
+        for key, value in (("delimiter", delimiter), ("encoding", encoding))
+        if value != getattr(CsvOptions(), key)
+    }
+    doubt = f"the delimiter may also be {' or '.join(map(repr, [*fitting][1:]))}" if len(fitting) > 1 else None
+    return Data(pa.schema(columns), {"format": "csv", **({"csv": csv} if csv else {})}, from_rows=True, doubt=doubt)
+
+
+_NO_ROWS: Final = "it has no rows, so nothing tells the types of its columns"
+
+
+def _rows(text: str, delimiter: str) -> list[CsvRow]:
+    """Return the header and the first rows."""
+    rows = csv_rows(text, Dialect(delimiter))
+    return [row for _, row in zip(range(FIRST_ROWS + 1), rows, strict=False)]
+
+
+def _even_rows(text: str, delimiter: str) -> list[CsvRow]:
+    """Return the first rows if this delimiter divides all into the same number of fields, and at least two."""
+    rows = _rows(text, delimiter)
+    widths = {len(row.fields) for row in rows}
+    return rows if len(widths) == 1 and min(widths) > 1 else []
+
+
+def _text_field(name: str, texts: Sequence[str | None]) -> pa.Field:
+    values = [text for text in texts if text is not None]
+    kind = (_type_of_numbers(values) or _type_of_texts(values)) if values else pa.string()
+    return pa.field(name, kind, nullable=len(values) < len(texts))
+
+
+def _type_of_numbers(texts: Sequence[str]) -> pa.DataType | None:
+    """Return the type of texts in CSV that are numbers or truth values; None for others, such as 007."""
+    if all(text.lower() in {"true", "false"} for text in texts):
+        return pa.bool_()
+    if all(map(_INTEGER.fullmatch, texts)) and all(int(text) in _INT64 for text in texts):
+        return pa.int64()
+    if all(map(_FRACTION.fullmatch, texts)):
+        behind = max(len(text.partition(".")[2]) for text in texts)
+        before = max(len(text.partition(".")[0].lstrip("-")) for text in texts)
+        if behind <= _MOST_BEHIND and before <= _DIGITS - behind:
+            return pa.decimal128(_DIGITS, behind)
+    are_floats = all(map(_NUMBER.fullmatch, texts)) and all(_is_float(Decimal(text)) for text in texts)
+    return pa.float64() if are_floats else None
+
+
+def _is_float(number: Decimal) -> bool:
+    """Return whether a float shows all digits of a number."""
+    with suppress(OverflowError, InvalidOperation):
+        return Decimal(repr(float(number))) == number
+    return False
+
+
+def _type_of_texts(texts: Sequence[str]) -> pa.DataType:
+    """Return the type of texts that are days or timestamps; text for others."""
+    if all(map(_is_day, texts)):
+        return pa.date32()
+    times = [iso_time(text) for text in texts]
+    if any(time is None or time.is_finer for time in times):
+        return pa.string()
+    return pa.timestamp("us", "UTC" if any(time is not None and time.has_zone for time in times) else None)
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+def _of_json(file: Storage) -> Data:
+    rows = []
+    for content in JsonLines(JsonOptions()).first_rows(file, FIRST_ROWS):
+        with suppress(ValueError, RecursionError):
+            row = json.loads(content, parse_float=Decimal)
+            rows += [row] if isinstance(row, dict) else []
+    if not rows:
+        raise DamagedFileError(_NO_ROWS)
+    return Data(pa.schema(_members(rows)), {"format": "json"}, from_rows=True)
+
+
+def _members(rows: Sequence[Mapping[str, Any]]) -> list[pa.Field]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [_value_field(name, [row.get(name) for row in rows]) for name in names]
+
+
+def _value_field(name: str, values: Sequence[Any]) -> pa.Field:
+    present = [value for value in values if value is not None]
+    return pa.field(name, _type_of_values(present), nullable=len(present) < len(values))
+
+
+def _type_of_values(values: Sequence[Any]) -> pa.DataType:
+    """Return the type of values of JSON; that of free JSON for values of several types."""
+    kinds = {type(value) for value in values}
+    if kinds == {bool}:
+        return pa.bool_()
+    if kinds == {int} and all(value in _INT64 for value in values):
+        return pa.int64()
+    if kinds and kinds <= {int, Decimal} and all(_is_float(Decimal(value)) for value in values):
+        return pa.float64()
+    if kinds == {str}:
+        return _type_of_texts(values)
+    if kinds == {list}:
+        return pa.list_(_value_field("element", _joined(values)))
+    if kinds == {dict} and (members := _members(values)):
+        return pa.struct(members)
+    return _JSON
+
+
+def _joined(lists: Iterable[list[Any]]) -> list[Any]:
+    return [item for items in lists for item in items]
+
+
+_READERS: Final[Sequence[tuple[Sequence[str], Callable[[Storage], Data]]]] = (
+    (ParquetFiles.suffixes, _of_parquet),
+    (CsvFiles.suffixes, _of_csv),
+    (JsonLines.suffixes, _of_json),
+    (AvroFiles.suffixes, _of_avro),
+)

@@ -1,0 +1,322 @@
+"""`headrace new JOB --from FILE|TABLE`: the record, the source and the first run of a job over data that is there."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from types import ModuleType
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import HealthCheck, given, settings
+from typer.testing import CliRunner
+
+from headrace.api.graph import SourceNode
+from headrace.cli import app
+from headrace.cli.data_columns import data_of
+from headrace.cli.record_code import record_code
+from headrace.config import FileOptions
+from headrace.records.column_types import columns_of
+from headrace.sources.folder.formats import read_file
+from headrace.storage.storage import Storage
+from tests.jobs.home import PROJECT
+from tests.unit.sources.drawn_tables import arrow_table, tables
+
+AT = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
+EVERY = {
+    "id": pa.array([1, 2], pa.int32()),
+    "tiny": pa.array([1, 2], pa.int8()),
+    "unsigned": pa.array([1, 2**64 - 1], pa.uint64()),
+    "price": pa.array([Decimal("1.50"), None], pa.decimal128(12, 2)),
+    "ratio": pa.array([0.5, 0.25], pa.float32()),
+    "day": pa.array([date(2026, 3, 1), None], pa.date32()),
+    "local": pa.array([AT.replace(tzinfo=None)] * 2, pa.timestamp("us")),
+    "at": pa.array([AT, AT], pa.timestamp("us", "UTC")),
+    "clock": pa.array([AT.time(), AT.time()], pa.time64("us")),
+    "took": pa.array([1_000, 2_000], pa.duration("us")),
+    "uuid": pa.array([bytes(16), bytes(range(16))], pa.uuid()),
+    "tags": pa.array([["a"], []], pa.list_(pa.string())),
+    "by": pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())),
+    "who": pa.array([{"first name": "A", "at": {"x": 1}}] * 2),
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADRACE_HOME", raising=False)
+    return tmp_path
+
+
+def new(source, name: str = "copied"):
+    return CliRunner().invoke(app, ["new", name, "--from", str(source)])
+
+
+def fields_of(source) -> dict[str, str]:
+    """Return the annotations, and the names of columns, by field."""
+    code = record_code(data_of(str(source)).columns).classes
+    lines = [line.strip() for line in code.rpartition("class Row")[2].splitlines() if ": " in line]
+    return dict(line.split(": ", 1) for line in lines if not line.startswith(("#", "class")))
+
+
+def loaded(code: str) -> ModuleType:
+    """Run code as a module."""
+    module = ModuleType("suggested")
+    sys.modules["suggested"] = module
+    exec(compile(code, "suggested", "exec"), module.__dict__)  # noqa: S102 - the code under test
+    return module
+
+
+def headrace(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "engine")}
+    command = [sys.executable, "-c", "from headrace.cli import main; main()", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def copied(here: Path, source) -> pa.Table:
+    """Make the project, check and run it, and return the table that it writes."""
+    done = new(source)
+    assert done.exit_code == 0, done.output
+    run = headrace(here / "copied", "run", "copied", "--runner", "local")
+    assert run.returncode == 0, run.stdout + run.stderr
+    return DeltaTable(str(here / "copied/var/lake/copy")).to_pyarrow_table()
+
+
+def every(here: Path) -> Path:
+    pq.write_table(pa.table(EVERY), here / "every.parquet")
+    return here / "every.parquet"
+
+
+# -------------------------------------------------------------------------------------------------------------- formats
+
+
+def test_parquet_gives_types_nulls_and_names(here):
+    assert fields_of(every(here)) == {
+        "id": "Int32 | None",
+        "tiny": "Int8 | None",
+        "unsigned": "Annotated[Decimal, Digits(20, 0)] | None",
+        "price": "Annotated[Decimal, Digits(12, 2)] | None",
+        "ratio": "Float32 | None",
+        "day": "dt.date | None",
+        "local": "TimestampMicros",
+        "at": "dt.datetime | None",
+        "clock": "dt.time | None",
+        "took": "dt.timedelta | None",
+        "uuid": "UUID | None",
+        "tags": "list[str | None] | None",
+        "by": "dict[str, int | None] | None",
+        "who": "Who | None",
+    }
+
+
+def test_every_type_of_parquet_runs(here):
+    rows = copied(here, every(here))
+    assert rows.num_rows == 2
+    assert rows["price"].to_pylist() == [Decimal("1.50"), None]
+    assert rows["unsigned"].to_pylist() == [Decimal(1), Decimal(2**64 - 1)]
+    assert rows["who"].to_pylist() == [{"first name": "A", "at": {"x": 1}}] * 2
+
+
+CSV = "id;at;price;zip;open;US Gross;day\n1;2026-03-01T10:00:00Z;1.5;007;true;7.1234567;2026-03-01\n2;2026-03-02T10:00:00Z;2;123;FALSE;;2026-03-02\n"
+
+
+def test_csv_gives_the_narrowest_types(here):
+    (here / "a.csv").write_text(CSV)
+    assert fields_of(here / "a.csv") == {
+        "id": "int",
+        "at": "dt.datetime",
+        "price": "Annotated[Decimal, Digits(18, 1)]",
+        "zip": "str",
+        "open": "bool",
+        "us_gross": 'float | None = field(name="US Gross")',
+        "day": "dt.date",
+    }
+
+
+@pytest.mark.parametrize("pack", [None, gzip.compress, bz2.compress])
+def test_csv_runs_plain_and_packed(here, pack):
+    ending = {None: "", gzip.compress: ".gz", bz2.compress: ".bz2"}[pack]
+    file = here / f"a[1].csv{ending}"
+    file.write_bytes(CSV.encode() if pack is None else pack(CSV.encode()))
+    rows = copied(here, file)
+    assert rows["zip"].to_pylist() == ["007", "123"]
+    assert rows["US Gross"].to_pylist() == [7.1234567, None]
+    source = yaml.safe_load((here / "copied/conf/jobs/copied.yaml").read_text())["sources"]["rows"]
+    assert source == {"format": "csv", "csv": {"delimiter": ";"}, "path": "input/rows", "files": f"a[[]1].csv{ending}"}
+
+
+def test_doubtful_delimiter_is_said(here):
+    (here / "a.csv").write_text("a,b;c\n1,2026-03-01T10:00:00Z;3\n")
+    assert "the delimiter may also be ';'" in new(here / "a.csv").stderr
+
+
+def test_json_gives_structs_and_free_json(here):
+    rows = [
+        {"at": "2026-03-01T10:00:00Z", "n": 1, "any": 1, "who": {"x": 1}, "l": [1.5, 2], "$type": "a", "none": None},
+        {"at": "2026-03-01T10:00:00Z", "n": None, "any": "a", "who": {"y": "b"}, "l": [], "1": True},
+    ]
+    (here / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert fields_of(here / "a.jsonl") == {
+        "at": "dt.datetime",
+        "n": "int | None",
+        "any": "Json",
+        "who": "Who",
+        "l": "list[float]",
+        "type": 'str | None = field(name="$type")',
+        "none": "Json",
+        "field_1": 'bool | None = field(name="1")',
+    }
+    assert copied(here, here / "a.jsonl")["any"].to_pylist() == ["1", '"a"']
+
+
+def test_avro_gives_logical_types(here):
+    kinds = {
+        "at": {"type": "long", "logicalType": "timestamp-micros"},
+        "price": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}],
+        "kind": {"type": "enum", "name": "Kind", "symbols": ["A"]},
+        "inner": {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "int"}]},
+        "either": ["int", "string"],
+    }
+    schema = {
+        "type": "record",
+        "name": "Root",
+        "fields": [{"name": name, "type": kind} for name, kind in kinds.items()],
+    }
+    file = io.BytesIO()
+    row = {"at": AT, "price": Decimal("1.25"), "kind": "A", "inner": {"x": 1}, "either": "b"}
+    fastavro.writer(file, schema, [row, {**row, "price": None, "either": 7}])
+    (here / "a.avro").write_bytes(file.getvalue())
+    assert fields_of(here / "a.avro") == {
+        "at": "dt.datetime",
+        "price": "Annotated[Decimal, Digits(9, 2)] | None",
+        "kind": "str",
+        "inner": "Inner",
+        "either": "Json",
+    }
+    assert copied(here, here / "a.avro")["price"].to_pylist() == [Decimal("1.25"), None]
+
+
+def test_delta_table_is_copied_whole(here):
+    table = pa.table({name: EVERY[name] for name in ("id", "price", "at", "who")})
+    write_deltalake(str(here / "table"), table)
+    write_deltalake(str(here / "table"), table, mode="overwrite")
+    assert copied(here, here / "table").num_rows == 2
+
+
+# ------------------------------------------------------------------------------------------------------ names and types
+
+
+def test_names_that_are_no_identifiers(here):
+    names = ["US Gross", "us_gross", "1", "class", "$type", "int", "dt", "__x", "a.b", "日"]
+    pq.write_table(pa.table({"at": EVERY["at"], **{name: [1, 2] for name in names}}), here / "a.parquet")
+    code = record_code(data_of(str(here / "a.parquet")).columns)
+    record = loaded(f"{code.imports}\n\n\n{code.classes}").Row
+    assert [column.stored for column in columns_of(record, (*code.renamed.items(),))] == ["at", *names]
+    assert copied(here, here / "a.parquet").num_rows == 2
+
+
+def test_name_that_code_cannot_have_is_renamed(here):
+    pq.write_table(pa.table({"at": EVERY["at"], 'a"b\\': [1, 2]}), here / "a.parquet")
+    assert copied(here, here / "a.parquet")["a_b"].to_pylist() == [1, 2]
+
+
+def test_file_elsewhere_is_read_in_its_folder(here):
+    (here / "lake").mkdir()
+    (here / "lake" / "a.csv").write_text(CSV)
+    (here / "lake" / "b.csv").write_text("other")
+    assert copied(here, here / "lake" / "a.csv").num_rows == 2
+    source = yaml.safe_load((here / "copied/conf/jobs/copied.yaml").read_text())["sources"]["rows"]
+    assert (source["path"], source["files"]) == (str(here / "lake"), "a.csv")
+
+
+def test_column_without_a_field_is_named(here):
+    table = pa.table({"at": EVERY["at"], "wide": pa.array([Decimal(1)] * 2, pa.decimal256(60, 2))})
+    pq.write_table(table, here / "a.parquet")
+    assert "no field can have the columns wide" in new(here / "a.parquet").stderr
+    assert (
+        '# no field can have the column "wide": decimal256(60, 2)' in (here / "copied/pipelines/copied.py").read_text()
+    )
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(tables())
+def test_record_reads_every_drawn_row(tmp_path, drawn):
+    table = arrow_table(drawn)
+    pq.write_table(table, tmp_path / "a.parquet")
+    code = record_code(data_of(str(tmp_path / "a.parquet")).columns)
+    record = loaded(f"from __future__ import annotations\n{code.imports}\n\n\n{code.classes}").Row
+    node = SourceNode(
+        "rows", record, record.__struct_fields__[0], (), None, timedelta(0), rename=(*code.renamed.items(),)
+    )
+    rows = read_file(Storage(str(tmp_path / "a.parquet")), node, FileOptions())
+    assert not rows.problems
+    assert rows.table.num_rows == len(drawn.rows)
+    types = {column.stored: column.sink_type for column in columns_of(record, node.names)}
+    assert types == dict(zip(table.schema.names, table.schema.types, strict=True))
+
+
+# --------------------------------------------------------------------------------------------------- event time, errors
+
+
+def test_missing_event_time_is_to_be_filled_in(here):
+    (here / "a.csv").write_text("a,b\n1,x\n")
+    assert "fill in the event time in pipelines/copied.py" in new(here / "a.csv").stderr
+    assert "# FILL IN the event time" in (here / "copied/pipelines/copied.py").read_text()
+    assert headrace(here / "copied", "check", "copied").returncode != 0
+
+
+def test_check_is_ok_on_a_file(here):
+    (here / "a.csv").write_text(CSV)
+    assert new(here / "a.csv").exit_code == 0
+    profile = here / "copied/conf/clusters/local.yaml"
+    profile.write_text(f"{profile.read_text()}runner: local\n")
+    done = headrace(here / "copied", "check", "copied")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("none.csv", None, "there is no file"),
+        ("a.xlsx", b"x", "has no ending of a format: expected one of .parquet, .csv"),
+        ("a.csv", b"", "is empty, so nothing tells its columns"),
+        ("a.csv", b"a,b\n", "it has no rows"),
+        ("a.json", b"[]", "it has no rows"),
+        ("a.parquet", b"no parquet", "cannot read"),
+        ("a.avro", b"no avro", "it is no Avro file"),
+        ("a.csv.gz", b"no gzip", "cannot be unpacked by gzip"),
+        ("${HOME}.csv", b"a\n1\n", "a reference to the environment"),
+    ],
+)
+def test_useless_data_is_refused(here, name, content, reason):
+    if content is not None:
+        (here / name).write_bytes(content)
+    done = new(here / name)
+    assert done.exit_code == 2, done.output
+    assert reason in done.stderr.replace("\n", " ")
+    assert not (here / "copied").exists()
+
+
+def test_folder_without_a_table_is_refused(here):
+    done = new(here)
+    assert done.exit_code == 2
+    assert "is a folder, and no Delta table" in done.stderr
+
+
+def test_name_that_exists_is_refused(here):
+    (here / "copied").mkdir()
+    (here / "copied" / "mine").touch()
+    (here / "a.csv").write_text(CSV)
+    assert "exists and is not empty" in new(here / "a.csv").stderr

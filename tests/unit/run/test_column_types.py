@@ -535,7 +535,7 @@ class Named(Struct, frozen=True, rename="camel"):
 @pytest.mark.parametrize(
     "upsert_key", [("my_id",), ("my_part",), ("my_part", "my_id"), ("the_key", "my_part")], ids=str
 )
-def test_renamed_upsert_key_tells_rows_apart(upsert_key):
+def test_renamed_upsert_key_is_found_in_rows(upsert_key):
     def row(at, part, value):
         return Named(at, "k", part, UUID(int=part), value)
 
@@ -559,7 +559,7 @@ class Seen(Struct, frozen=True):
     t: TimestampMicros = 0
 
 
-def test_other_unit_of_instants_is_refused_as_a_result():
+def test_result_in_another_unit_is_refused():
     class Latest(Struct, frozen=True):
         k: str
         last: Annotated[TimestampMicros, Max("at")]

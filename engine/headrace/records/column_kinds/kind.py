@@ -81,6 +81,13 @@ class ColumnKind(ABC):
         """Return values between stages in a form whose JSON is that of the values of records."""
         return array
 
+    def as_stored(self, array: pa.Array, kind: pa.DataType) -> pa.Array:
+        """Return values between stages as a foreign column of a type has them; a column of numbers has this kind's own unit.
+
+        Raises `pa.ArrowException` for a type that cannot hold them.
+        """
+        return (array.cast(self.through) if pa.types.is_temporal(kind) else array).cast(kind)
+
     def from_sink(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return values of a sink as they are between stages."""
         return values.cast(self.through).cast(self.type)

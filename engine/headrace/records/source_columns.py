@@ -65,11 +65,8 @@ def _with_default(values: pa.ChunkedArray, source: SourceNode, column: Column) -
     if default is None:
         return values
     try:
-        own = pa.array([default.as_py()], column.type)
-        own = (
-            own.cast(column.kind.through) if pa.types.is_temporal(values.type) else own
-        )  # a number has the field's own unit
-        return pc.fill_null(values, own.cast(values.type)[0])
+        own = column.kind.as_stored(pa.array([default.as_py()], column.type), values.type)
+        return pc.fill_null(values, own[0])
     except pa.ArrowException:
         return values
 

@@ -205,6 +205,7 @@ BLOCKS = {
         "$ headrace quarantine orders": f"{COMMANDS}::test_sources_page_shows_refused_rows",
         "$ headrace backfill orders": SYNTAX,
         "day=2026-03-02/country=DE": DRAWING,
+        "$ headrace new orders": SYNTAX,
     },
     "state": {"$ headrace state get JOB null": SYNTAX, "$ headrace state get clicks": SHORTENED},
     "state-tables": {

@@ -355,8 +355,12 @@ class PrunedRows:
             parquet = pq.ParquetFile(source, metadata=footer.metadata, read_dictionary=self._repeated)
             numbers = [group.number for group in chosen]
             rows = parquet.read_row_groups(numbers, columns=self._needed, use_threads=False)
-        selected = rows.filter(selection.among(rows))
-        selected = typed_rows(self._uri, selected.filter(self._ours(selected)), self._schema)
+        try:
+            selected = rows.filter(selection.among(rows))
+            selected = selected.filter(self._ours(selected))
+        except pa.ArrowNotImplementedError as error:  # it compares no column of a type that the table has not
+            raise damaged(self._uri, f"a column of {file.path} has another type: {error}") from error
+        selected = typed_rows(self._uri, selected, self._schema)
         check_rows(self._uri, selected, self._table)
         return PrunedRead(selected, rows.num_rows, sum(group.size for group in chosen), 1)
 

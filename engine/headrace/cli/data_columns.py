@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import date
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,7 +18,7 @@ import pyarrow as pa
 
 from headrace.config import CsvOptions, JsonOptions
 from headrace.errors import ConfigError, HeadraceError
-from headrace.records.value_rules import iso_time
+from headrace.records.value_rules import iso_day, iso_time
 from headrace.sources.folder.avro import AvroFiles, read_header
 from headrace.sources.folder.avro_schema import AvroSchema
 from headrace.sources.folder.csv import CsvFiles
@@ -265,19 +264,12 @@ def _is_float(number: Decimal) -> bool:
 
 def _type_of_texts(texts: Sequence[str]) -> pa.DataType:
     """Return the type of texts that are days or timestamps; text for others."""
-    if all(map(_is_day, texts)):
+    if all(iso_day(text) is not None for text in texts):
         return pa.date32()
     times = [iso_time(text) for text in texts]
     if any(time is None or time.is_finer for time in times):
         return pa.string()
     return pa.timestamp("us", "UTC" if any(time is not None and time.has_zone for time in times) else None)
-
-
-def _is_day(text: str) -> bool:
-    try:
-        return date.fromisoformat(text).isoformat() == text
-    except ValueError:
-        return False
 
 
 def _of_json(file: Storage) -> Data:

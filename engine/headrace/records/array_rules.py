@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 
 from headrace.records.value_rules import EXACT_DIGITS, EXACT_SCALE, FIRST_TIME, LAST_TIME
 
-_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+"""Number of Arrow's units of time in a second."""
 _DECIMAL_BITS: Final = 128
 
 
@@ -25,21 +26,21 @@ def outside_calendar(array: pa.Array) -> pa.BooleanArray:
     """Return which of these timestamps are outside the years that records have."""
     if array.type.unit == "ns":  # 64 bits of nanoseconds end within those years
         return pa.repeat(False, len(array))
-    numbers, per_second = array.cast(pa.int64()), _PER_SECOND[array.type.unit]
+    numbers, per_second = array.cast(pa.int64()), PER_SECOND[array.type.unit]
     first, end = FIRST_TIME // 1_000 * per_second, (LAST_TIME + 1) // 1_000 * per_second
     return pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, end))
 
 
 def between_units(array: pa.Array, unit: str) -> pa.BooleanArray:
     """Return which of these timestamps are finer than a unit, "ms" or "us"."""
-    numbers, step = array.cast(pa.int64()), max(_PER_SECOND[array.type.unit] // _PER_SECOND[unit], 1)
+    numbers, step = array.cast(pa.int64()), max(PER_SECOND[array.type.unit] // PER_SECOND[unit], 1)
     is_finer = pc.not_equal(pc.multiply(pc.divide(numbers, step), step), numbers)
     return pc.and_(is_finer, pc.invert(outside_calendar(array)))
 
 
 def floored_units(array: pa.Array, unit: str) -> pa.Array:
     """Return timestamps that are finer than a unit, "ms" or "us", as numbers of it, rounded down."""
-    numbers, step = array.cast(pa.int64()), _PER_SECOND[array.type.unit] // _PER_SECOND[unit]
+    numbers, step = array.cast(pa.int64()), PER_SECOND[array.type.unit] // PER_SECOND[unit]
     cut = pc.divide(numbers, step)
     return pc.if_else(pc.less(numbers, pc.multiply(cut, step)), pc.subtract(cut, 1), cut)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import inspect
 
-from headrace.records.foreign_values import shown, shown_plain, shown_value
+from headrace.records.foreign_values import is_text, shown, shown_plain, shown_value
 from headrace.records.problems import Problem, Problems, UnfitValue
 
 PythonType = type
@@ -67,7 +67,7 @@ class ColumnKind(ABC):
 
     def sorts_like(self, kind: pa.DataType) -> bool:
         """Return whether values of a foreign type that this kind takes sort in the order of its own values."""
-        return not isinstance(kind, pa.BaseExtensionType)
+        return not isinstance(kind, pa.BaseExtensionType) and not is_text(kind)
 
     def to_sink(self, array: pa.Array) -> pa.Array:
         """Return values between stages as a sink stores them."""
@@ -111,6 +111,9 @@ class ScalarKind(ColumnKind):
     allowed: Mapping[Any, Any] = {}
     """Values of a literal or enum as records hold them, by those that columns hold; empty where every value is allowed."""
 
+    is_plain: bool = True
+    """Whether Arrow takes values of the type in Python as they are."""
+
     has_file_problems: bool = False
     """Whether `file_problem` can find one."""
 
@@ -152,7 +155,7 @@ class ScalarKind(ColumnKind):
 
     def keeps(self, values: Sequence[Any]) -> bool:
         """Return whether Arrow stores all values as they are: they are of the kind's own type in Python, or None."""
-        return {*map(type, values)} <= {self.python, NoneType}
+        return {*map(type, values)} <= ({self.python, NoneType} if self.is_plain else {NoneType})
 
     def exact(self, value: Any) -> Any:
         """Return a value of a record as Arrow takes it, None as None. Raises `UnfitValue` for another type."""

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from msgspec import inspect
 
 from headrace.api.records import canonical_encoder
+from headrace.records.array_rules import PER_SECOND
 from headrace.records.column_kinds.kind import PythonType, ScalarKind
 from headrace.records.column_kinds.numbers import Integer
 from headrace.records.foreign_values import is_text, readable, shown, shown_plain
@@ -45,6 +46,10 @@ class Text(ScalarKind):
     def takes(self, kind: pa.DataType) -> bool:
         """Return whether a foreign type holds texts."""
         return is_text(kind) or isinstance(kind, pa.UuidType | pa.JsonType)
+
+    def sorts_like(self, kind: pa.DataType) -> bool:
+        """Return whether values of a foreign type sort in the order of the values: texts do where these are the texts."""
+        return super().sorts_like(kind) or (self.is_plain and is_text(kind))
 
     def read(self, value: Any) -> Any:
         """Return a text."""
@@ -77,16 +82,13 @@ class Uuid(Text):
     """UUIDs. Columns hold their texts of 36 characters, in lower case."""
 
     python: PythonType = UUID
+    is_plain = False
     annotation = None  # msgspec would take texts
     contentless = str(UUID(int=0))
 
     def __str__(self) -> str:
         """Return what an error calls a UUID."""
         return "a UUID such as 123e4567-e89b-12d3-a456-426614174000"
-
-    def keeps(self, values: Sequence[Any]) -> bool:
-        """Return whether there are no values: Arrow takes none of Python's UUIDs for a text."""
-        return not any(value is not None for value in values)
 
     def exact(self, value: Any) -> Any:
         """Return the text of a UUID."""
@@ -100,10 +102,6 @@ class Uuid(Text):
         """Return whether a foreign type holds UUIDs, texts or 16 bytes."""
         is_bytes = pa.types.is_fixed_size_binary(kind) and kind.byte_width == _UUID_BYTES
         return is_bytes or is_text(kind) or isinstance(kind, pa.UuidType)
-
-    def sorts_like(self, kind: pa.DataType) -> bool:
-        """Return whether values of a foreign type sort in the order of UUIDs: texts may be in upper case."""
-        return super().sorts_like(kind) and not is_text(kind)
 
     def read(self, value: Any) -> Any:
         """Return a UUID's text, in lower case, of a text with or without dashes or of 16 bytes."""
@@ -135,6 +133,7 @@ class TimeOfDay(Text):
     """Times of day, without a zone. Delta has no type for them, so columns hold their texts of ISO 8601, which sort as they do."""
 
     python: PythonType = time
+    is_plain = False
     annotation = None  # msgspec would take texts
     contentless = "00:00:00"
 
@@ -145,10 +144,6 @@ class TimeOfDay(Text):
     def declared(self, info: inspect.Type) -> ScalarKind | None:
         """Return the kind; None for a time with a zone, whose offset depends on the day."""
         return None if getattr(info, "tz", None) else self
-
-    def keeps(self, values: Sequence[Any]) -> bool:
-        """Return whether there are no values: Arrow takes none of Python's times for a text."""
-        return not any(value is not None for value in values)
 
     def exact(self, value: Any) -> Any:
         """Return the text of a time of day."""
@@ -167,10 +162,6 @@ class TimeOfDay(Text):
         """Return whether a foreign type holds times of day or texts."""
         return bool(pa.types.is_time(kind)) or is_text(kind)
 
-    def sorts_like(self, kind: pa.DataType) -> bool:
-        """Return whether values of a foreign type sort in the order of times of day: texts may be written in other ways."""
-        return super().sorts_like(kind) and not is_text(kind)
-
     def read(self, value: Any) -> Any:
         """Return the text of a time of day, also for one that is written in another way."""
         timestamp = iso_time_of_day(value) if isinstance(value, str) else value
@@ -187,7 +178,7 @@ class TimeOfDay(Text):
     @staticmethod
     def _in_day(value: pa.Scalar, position: int, problems: Problems) -> str | None:
         """Return the text of a stored time of day; None, and a problem, for one outside the day or between microseconds."""
-        number, per_second = value.value, _PER_SECOND[value.type.unit]
+        number, per_second = value.value, PER_SECOND[value.type.unit]
         if number is None:
             return None
         microseconds, rest = divmod(number * 1_000_000, per_second)
@@ -198,7 +189,6 @@ class TimeOfDay(Text):
         return (_MIDNIGHT + timedelta(microseconds=microseconds)).time().isoformat()
 
 
-_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _MICROSECONDS_OF_DAY: Final = 86_400_000_000
 _MIDNIGHT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -207,6 +197,7 @@ class Json(Text):
     """Free JSON. Records hold what it stands for (dicts, lists, texts, numbers, truth values, None), and columns hold its text."""
 
     python: PythonType = object
+    is_plain = False
     annotation = None  # msgspec would take what JSON cannot hold
     contentless = "null"
     can_be_key = False
@@ -216,10 +207,6 @@ class Json(Text):
     def __str__(self) -> str:
         """Return what an error calls it."""
         return "JSON"
-
-    def keeps(self, values: Sequence[Any]) -> bool:
-        """Return whether there are no values: each one is written as a text."""
-        return not any(value is not None for value in values)
 
     def exact(self, value: Any) -> Any:
         """Return the text of a value that JSON can hold, null as None."""

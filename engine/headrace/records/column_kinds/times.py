@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from msgspec import inspect
 
 from headrace.api.records import FLOORED, MICROSECONDS, TIMESTAMP
-from headrace.records.array_rules import between_units, floored_units, outside_calendar, whole_units
-from headrace.records.column_kinds.kind import Misfits, PythonType, ScalarKind, other_type
+from headrace.records.array_rules import PER_SECOND, between_units, floored_units, outside_calendar, whole_units
+from headrace.records.column_kinds.kind import Misfits, PythonType, ScalarKind
 from headrace.records.column_kinds.numbers import Integer
 from headrace.records.foreign_values import is_number, is_text, shown, shown_plain, shown_value
 from headrace.records.problems import Problem, Problems, UnfitValue, refuse, utf8
@@ -39,7 +39,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY: Final = date(1970, 1, 1)
 _SECONDS_OF_DAY: Final = 86_400
 _MICROSECOND: Final = timedelta(microseconds=1)
-_PER_SECOND: Final = {"ms": 1_000, "us": 1_000_000}
 _MAY_BE_FINER: Final = re.compile(r"[.,]\d{4}")
 """Part of each text of a time that is finer than a millisecond. Looking for it costs a seventh of reading the text (timeit)."""
 _INSTANTS_OF_DAYS: Final = {pa.date32(): pa.timestamp("s"), pa.date64(): pa.timestamp("ms")}
@@ -59,7 +58,7 @@ class Time(Integer):
         self.unit, self.floors = unit, floors
         self.through = pa.timestamp(unit, tz="UTC")
         self.has_file_problems = not floors
-        self.per_second = self._per_second = _PER_SECOND[unit]
+        self.per_second = self._per_second = PER_SECOND[unit]
         self._finer_why = TOO_FINE if unit == "ms" else FINER_THAN_MICROSECOND
 
     def __str__(self) -> str:
@@ -69,10 +68,6 @@ class Time(Integer):
     def takes(self, kind: pa.DataType) -> bool:
         """Return whether a foreign type holds instants, days, texts or numbers."""
         return pa.types.is_timestamp(kind) or pa.types.is_date(kind) or is_text(kind) or is_number(kind)
-
-    def sorts_like(self, kind: pa.DataType) -> bool:
-        """Return whether values of a foreign type sort in the order of times, as texts do not."""
-        return super().sorts_like(kind) and not is_text(kind)
 
     def problem(self, array: pa.Array, *, sink: bool) -> Misfits | None:
         """Return which times no sink can hold."""
@@ -164,11 +159,12 @@ class ZonedDatetime(ScalarKind):
     type = pa.int64()
     through = sink_type = pa.timestamp("us", tz="UTC")
     python: PythonType = datetime
+    is_plain = False
     annotation = None  # msgspec would take texts
     ddl, contentless = "bigint", 0
     notation = "time"
     has_file_problems = True
-    per_second: int | None = _PER_SECOND["us"]
+    per_second: int | None = PER_SECOND["us"]
     _time: Final = Time("us")
 
     @property
@@ -183,10 +179,6 @@ class ZonedDatetime(ScalarKind):
     def declared(self, info: inspect.Type) -> ScalarKind | None:
         """Return the kind for a `datetime`; that of local times if its annotation says that it has no zone."""
         return LocalDatetime() if getattr(info, "tz", None) is False else self
-
-    def keeps(self, values: Sequence[Any]) -> bool:
-        """Return whether there are no values: Arrow takes none of Python's datetimes for a number."""
-        return not any(value is not None for value in values)
 
     def exact(self, value: Any) -> Any:
         """Return the microseconds since 1970 of a datetime with a zone. Raises `UnfitValue` for one without."""
@@ -217,10 +209,6 @@ class ZonedDatetime(ScalarKind):
     def takes(self, kind: pa.DataType) -> bool:
         """Return whether a foreign type holds instants, days or texts."""
         return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind)) or is_text(kind)
-
-    def sorts_like(self, kind: pa.DataType) -> bool:
-        """Return whether values of a foreign type sort in the order of instants, as texts do not."""
-        return super().sorts_like(kind) and not is_text(kind)
 
     def read(self, value: Any) -> Any:
         """Return the microseconds since 1970 of an instant, a day or a text."""
@@ -301,16 +289,13 @@ class Duration(ScalarKind):
     type = sink_type = pa.int64()
     through = pa.duration("us")
     python: PythonType = timedelta
+    is_plain = False
     annotation = None  # msgspec would take texts
     ddl, contentless = "bigint", 0
 
     def __str__(self) -> str:
         """Return what an error calls a duration."""
         return "a duration such as PT1H30M"
-
-    def keeps(self, values: Sequence[Any]) -> bool:
-        """Return whether there are no values: Arrow takes no duration for a number."""
-        return not any(value is not None for value in values)
 
     def exact(self, value: Any) -> Any:
         """Return the microseconds of a duration."""
@@ -329,32 +314,23 @@ class Duration(ScalarKind):
         """Return whether a foreign type holds durations, integers or texts."""
         return bool(pa.types.is_duration(kind) or pa.types.is_integer(kind)) or is_text(kind)
 
-    def sorts_like(self, kind: pa.DataType) -> bool:
-        """Return whether values of a foreign type sort in the order of durations, as texts do not."""
-        return super().sorts_like(kind) and not is_text(kind)
-
     def read(self, value: Any) -> Any:
         """Return the microseconds of a duration, or of its text. A number is none: nobody could tell its unit."""
         duration = iso_duration(value) if isinstance(value, str) else value
-        number = duration // _MICROSECOND if type(duration) is timedelta else None
-        return number if number is not None and number in _INT64 else self._refuse(value)
+        number = _microseconds(duration) if type(duration) is timedelta else None
+        return self._refuse(value) if number is None else number
 
     def fit(self, array: pa.Array, problems: Problems) -> pa.Array:
         """Return microseconds."""
         if is_text(array.type):
             texts = utf8(array, problems)
-            durations = self._parsed(texts, texts.to_pylist(), iso_duration, problems)
-            numbers = [None if value is None else value // _MICROSECOND for value in durations]
-            for position, number in enumerate(numbers):
-                if number is not None and number not in _INT64:
-                    problems[position] = other_type(texts[position], self)
-                    numbers[position] = None
+            numbers = self._parsed(texts, texts.to_pylist(), _written_microseconds, problems)
             array = pa.array(numbers, pa.int64())
         if not pa.types.is_duration(array.type):
             return self._cast(array, problems)
-        numbers, per_second = array.cast(pa.int64()), _PER_SECOND_OF[array.type.unit]
+        numbers, per_second = array.cast(pa.int64()), PER_SECOND[array.type.unit]
         exact = [
-            None if number is None else divmod(number * _PER_SECOND["us"], per_second) for number in numbers.to_pylist()
+            None if number is None else divmod(number * PER_SECOND["us"], per_second) for number in numbers.to_pylist()
         ]
         finer = pa.array([parts is not None and parts[1] > 0 for parts in exact], pa.bool_())
         refuse(array, finer, problems, FINER_THAN_MICROSECOND)
@@ -371,8 +347,19 @@ class Duration(ScalarKind):
         return [number if number is not None and number in _INT64 else None for number in numbers]
 
 
-_PER_SECOND_OF: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _INT64: Final = range(-(1 << 63), 1 << 63)
+
+
+def _microseconds(duration: timedelta) -> int | None:
+    """Return the microseconds of a duration; None beyond 64 bits."""
+    number = duration // _MICROSECOND
+    return number if number in _INT64 else None
+
+
+def _written_microseconds(text: str) -> int | None:
+    """Return the microseconds of a text of ISO 8601; None for another text, and beyond 64 bits."""
+    duration = iso_duration(text)
+    return None if duration is None else _microseconds(duration)
 
 
 class Day(ScalarKind):
@@ -395,10 +382,6 @@ class Day(ScalarKind):
     def takes(self, kind: pa.DataType) -> bool:
         """Return whether a foreign type holds days or texts. A timestamp is none: its day depends on a time zone."""
         return bool(pa.types.is_date(kind) or is_text(kind))
-
-    def sorts_like(self, kind: pa.DataType) -> bool:
-        """Return whether values of a foreign type sort in the order of days: texts that are no days would not."""
-        return super().sorts_like(kind) and not is_text(kind)
 
     def read(self, value: Any) -> Any:
         """Return a day, also for its text in ISO 8601."""

@@ -57,7 +57,7 @@ class RowCheck:
     ) -> None:
         """Make the check, of rows that need a `decoder` if one is given; with a `limit`, rows with later event times are refused."""
         self._node, self._limit = node, limit
-        self._reader = RecordReader(node.record, node.row_kind, node.needed_of_deletions, node.names)
+        self._reader = RecordReader(node.record, node.row_kind, node.needed_of_deletions, node.names, node.kinds)
         self._columns = columns_of(node.record, node.names)
         self._decoder = decoder
         self._place_of_event_time = node.record.__struct_fields__.index(node.event_time)

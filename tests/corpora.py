@@ -29,6 +29,7 @@ import csv
 import io
 import json
 import math
+import struct
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -409,7 +410,15 @@ def _other(value: Any, column: Column) -> Any:
     if column.parts:
         return [_other(item, column.parts[0]) for item in value]
     value = _of_text(value, column) if isinstance(value, str) else value
+    if isinstance(value, bytes) and _python(column) is timedelta:
+        value = _avro_duration(value)
     return _common(_floats(value) if _python(column) in {float, object} else value)
+
+
+def _avro_duration(value: bytes) -> timedelta | bytes:
+    """Return what fastavro leaves as bytes; months have no length."""
+    months, days, milliseconds = struct.unpack("<III", value)
+    return value if months else timedelta(days=days, milliseconds=milliseconds)
 
 
 def _floats(value: Any) -> Any:

@@ -95,7 +95,8 @@ class ParquetColumns:
 def _is_signed(footer: Any, source: Any) -> bool:
     """Return whether a footer is signed: it is plain, and columns of the file are encrypted."""
     source.seek(source.size() - _FOOTER_SIZE)
-    return int.from_bytes(source.read(4), "little") - footer.serialized_size == _SIGNATURE
+    is_signed: bool = int.from_bytes(source.read(4), "little") == footer.serialized_size + _SIGNATURE
+    return is_signed
 
 
 def _check_counts(footer: Any, size: int, *, has_columns: bool) -> None:

@@ -128,6 +128,27 @@ def test_feed_of_changes_equals_a_dictionary(rows, cut, bucket):
     assert {row.shop: (row.items, row.total) for row in h.sink("shops")} == expected
 
 
+class Strict(Struct, frozen=True):
+    sku: str
+    at: Timestamp
+    shop: str
+    deleted: bool
+
+
+def test_deletion_may_lack_members_that_others_need():
+    stream = items({"field": "deleted", "false": "+U", "true": "-D"}, Strict).normalize("latest", key=("sku",))
+    h = PipelineHarness(
+        stream.upsert_materialize("out", primary_key=("sku",)).sink("out"),
+        job={"sources": {"items": {"format": "json", "max_quarantined": "none"}}},
+    )
+    put = [{"sku": sku, "at": 1, "shop": "x", "deleted": False} for sku in "ab"]
+    rows = [*put, {"sku": "a", "at": 2, "deleted": True}, {"sku": "c", "at": 3, "deleted": False}]
+    h.feed_bytes("items", "".join(f"{json.dumps(row)}\n" for row in rows).encode(), file="1.json")
+    h.run()
+    assert h.sink("out") == [Strict("b", 1, "x", False)]
+    assert [row["error"] for row in h.table("quarantine").to_pylist()] == ["shop is missing"]
+
+
 def test_unknown_value_goes_to_quarantine():
     h = PipelineHarness(by_shop(), job={"sources": {"items": {"format": "json", "max_quarantined": "none"}}})
     rows = [{"op": op, "sku": "a", "at": 1, "shop": "x", "price": 1} for op in ("c", "x", None, "+I")]

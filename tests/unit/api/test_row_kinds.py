@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Annotated
 
 import hypothesis.strategies as st
@@ -126,6 +127,39 @@ def test_feed_of_changes_equals_a_dictionary(rows, cut, bucket):
         if (prices := [price for other, price in table.values() if other == shop])
     }
     assert {row.shop: (row.items, row.total) for row in h.sink("shops")} == expected
+
+
+def test_additions_are_new_rows():
+    h = PipelineHarness(items().additions().sink("out"), job={"sinks": {"out": {"mode": "append"}}})
+    assert mode(items().additions()) == "insert"
+    kinds = [RowKind.INSERT, RowKind.UPDATE_AFTER, RowKind.DELETE, RowKind.INSERT]
+    h.feed("items", [Item("a", at, "x", at) for at in range(4)], kinds=kinds)
+    h.run()
+    assert [row.at for row in h.sink("out")] == [0, 1, 3]
+
+
+class Pair(Struct, frozen=True):
+    sku: str
+    first: int
+    second: int
+
+    @classmethod
+    def of(cls, left: Item, right: Item) -> Pair:
+        return cls(left.sku, left.price, right.price)
+
+
+def test_additions_may_meet_by_interval():
+    p = Pipeline("pairs")
+    left, right = (p.source(name, Item, event_time="at", row_kind="op") for name in ("items", "others"))
+    within = (timedelta(0), timedelta(milliseconds=5))
+    with pytest.raises(ValueError, match=r"additions\(\)"):
+        left.key_by("sku").join("pairs", right.key_by("sku"), emit=Pair.of, within=within)
+    pairs = left.additions().key_by("sku").join("pairs", right.additions().key_by("sku"), emit=Pair.of, within=within)
+    h = PipelineHarness(pairs.sink("out"), job={"sinks": {"out": {"mode": "append"}}})
+    h.feed("items", [Item("a", 1, "x", 1), Item("a", 2, "x", 2)], kinds=[RowKind.INSERT, RowKind.UPDATE_AFTER])
+    h.feed("others", [Item("a", 3, "x", 7), Item("a", 4, "x", 8)], kinds=[RowKind.INSERT, RowKind.DELETE])
+    h.run(end_of_input=True)
+    assert sorted(h.sink("out"), key=repr) == [Pair("a", 1, 7), Pair("a", 2, 7)]
 
 
 class Strict(Struct, frozen=True):

@@ -135,18 +135,22 @@ def _debezium(text: Text, key: Text | None) -> Event | None:
     return Event(_with_types(bytes(row or b""), types), partial(_beside_debezium, members))
 
 
-_UNAVAILABLE: Final = b'"__debezium_unavailable_value"'
-"""Value of a large column (TOAST) that an update did not change, and that PostgreSQL does not write to its log again."""
+_UNAVAILABLE: Final = (
+    b'"__debezium_unavailable_value"',
+    b'["__debezium_unavailable_value"]',
+    b'"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="',
+)
+"""Values of a large column (TOAST) that an update did not change, and that PostgreSQL does not write to its log again: text, texts, bytes."""
 
 
 def _complete(members: _Members) -> msgspec.Raw | None:
     """Return the new row, with values that the log does not repeat taken from the old row. Raises `EventError` where that lacks them, too."""
     row = members.get("after")
-    if row is None or _UNAVAILABLE not in bytes(row):
+    if row is None or not any(value in bytes(row) for value in _UNAVAILABLE):
         return row
     old, values = _part(members, "before"), dict(_members(bytes(row)))
-    for name in [name for name, value in values.items() if bytes(value) == _UNAVAILABLE]:
-        if bytes(old.get(name, _UNAVAILABLE)) == _UNAVAILABLE:
+    for name in [name for name, value in values.items() if bytes(value) in _UNAVAILABLE]:
+        if name not in old or bytes(old[name]) in _UNAVAILABLE:
             msg = (
                 f"lacks the value of {name}, which this update did not change and PostgreSQL does not write again: ALTER TABLE ... REPLICA "
                 "IDENTITY FULL lets events have it"

@@ -5,6 +5,7 @@ The functions of users are opaque, so the rules are plain. What cannot be right 
     source          insert; with `row_kind`, retract; without a value for `-U`, upsert of a key that the next operator names
     map, flat_map   as the input; keys stay where `keeps=` names their fields
     filter          as the input; over upsert, a refused row deletes its key
+    additions       insert
     union           insert, if all are; else retract; upsert is refused
     process         what `emits=` declares; else retract, assumed
     side outputs    insert; late records as the input
@@ -21,6 +22,7 @@ import msgspec
 from headrace.api.changelog import INSERTS, ChangelogMode, StreamChanges
 from headrace.api.functions import AsyncFunction, function_types, own_mode
 from headrace.api.graph import (
+    Additions,
     AsyncWait,
     DropUpdateBefore,
     Filter,
@@ -294,6 +296,7 @@ _RULES: dict[type, Callable[[Any, _Inputs, _Taken], StreamChanges]] = {
     FlatMap: _mapped,
     Filter: _filtered,
     DropUpdateBefore: _upserted,
+    Additions: lambda *_: INSERTS,
     Union: _united,
     AsyncWait: _answered,
     Process: _processed,

@@ -317,6 +317,16 @@ class DropUpdateBefore:
 
 
 @dataclass(frozen=True, slots=True)
+class Additions:
+    """Inserts and updates as new rows (`+I`), without the rows before updates and the deletions."""
+
+    @property
+    def name(self) -> str:
+        """Return the transform's name in errors."""
+        return "additions"
+
+
+@dataclass(frozen=True, slots=True)
 class AssignEventTime:
     """Records with another event time. The watermark stays that of their sources."""
 
@@ -388,7 +398,7 @@ class SinkNode:
     name: str
 
 
-StatelessTransform = Map | Filter | FlatMap | DropUpdateBefore | AssignEventTime | Union | SparkTransform
+StatelessTransform = Map | Filter | FlatMap | DropUpdateBefore | Additions | AssignEventTime | Union | SparkTransform
 Operator = SourceNode | StatelessTransform | AsyncWait | Process | UpsertMaterialize | SinkNode
 
 

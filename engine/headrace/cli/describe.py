@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.api.graph import (
     SYMBOLS,
+    Additions,
     AssignEventTime,
     AsyncWait,
     DropUpdateBefore,
@@ -203,7 +204,7 @@ def kind_of(operator: object) -> str:
 
 
 def _transform(
-    _: JobConfig, transform: Map | Filter | FlatMap | DropUpdateBefore | AssignEventTime | Union
+    _: JobConfig, transform: Map | Filter | FlatMap | DropUpdateBefore | Additions | AssignEventTime | Union
 ) -> dict[str, Any]:
     record = getattr(transform, "record", None)
     return {} if record is None else {"record": record.__name__}
@@ -414,6 +415,7 @@ _KINDS = {
     Filter: "filter",
     FlatMap: "flat map",
     DropUpdateBefore: "drop update before",
+    Additions: "additions",
     AssignEventTime: "event time",
     Union: "union",
     SinkNode: "sink",
@@ -424,7 +426,7 @@ _DETAILS: dict[type, Any] = {
     Process: _process,
     UpsertMaterialize: _materialize,
     Lag: _lag,
-    **dict.fromkeys((Map, Filter, FlatMap, DropUpdateBefore, AssignEventTime, Union), _transform),
+    **dict.fromkeys((Map, Filter, FlatMap, DropUpdateBefore, Additions, AssignEventTime, Union), _transform),
 }
 
 

@@ -22,6 +22,7 @@ from headrace.api.functions import (
 )
 from headrace.api.graph import (
     SYMBOLS,
+    Additions,
     AssignEventTime,
     AsyncWait,
     DropUpdateBefore,
@@ -208,6 +209,14 @@ class Stream(StreamBase[R]):
         for column in key:
             check_field(self._record, column)
         return self._then(DropUpdateBefore(key), self._record)
+
+    def additions(self) -> Stream[R]:
+        """Read inserts and updates as new rows, and drop what takes rows back (row kinds -U and -D): the result is inserts alone.
+
+        It is for operators that take only additions, such as interval joins, behind a feed of changes: each version of a row is a row of
+        its own then, and stays when the row is updated or deleted.
+        """
+        return self._then(Additions(), self._record)
 
     def normalize(
         self, name: str, /, *, key: tuple[str, ...] = (), state_ttl: AnyTtl = Lifetime.FOREVER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Annotated
 
 import hypothesis.strategies as st
@@ -126,6 +127,60 @@ def test_feed_of_changes_equals_a_dictionary(rows, cut, bucket):
         if (prices := [price for other, price in table.values() if other == shop])
     }
     assert {row.shop: (row.items, row.total) for row in h.sink("shops")} == expected
+
+
+def test_additions_are_new_rows():
+    h = PipelineHarness(items().additions().sink("out"), job={"sinks": {"out": {"mode": "append"}}})
+    assert mode(items().additions()) == "insert"
+    kinds = [RowKind.INSERT, RowKind.UPDATE_AFTER, RowKind.DELETE, RowKind.INSERT]
+    h.feed("items", [Item("a", at, "x", at) for at in range(4)], kinds=kinds)
+    h.run()
+    assert [row.at for row in h.sink("out")] == [0, 1, 3]
+
+
+class Pair(Struct, frozen=True):
+    sku: str
+    first: int
+    second: int
+
+    @classmethod
+    def of(cls, left: Item, right: Item) -> Pair:
+        return cls(left.sku, left.price, right.price)
+
+
+def test_additions_may_meet_by_interval():
+    p = Pipeline("pairs")
+    left, right = (p.source(name, Item, event_time="at", row_kind="op") for name in ("items", "others"))
+    within = (timedelta(0), timedelta(milliseconds=5))
+    with pytest.raises(ValueError, match=r"additions\(\)"):
+        left.key_by("sku").join("pairs", right.key_by("sku"), emit=Pair.of, within=within)
+    pairs = left.additions().key_by("sku").join("pairs", right.additions().key_by("sku"), emit=Pair.of, within=within)
+    h = PipelineHarness(pairs.sink("out"), job={"sinks": {"out": {"mode": "append"}}})
+    h.feed("items", [Item("a", 1, "x", 1), Item("a", 2, "x", 2)], kinds=[RowKind.INSERT, RowKind.UPDATE_AFTER])
+    h.feed("others", [Item("a", 3, "x", 7), Item("a", 4, "x", 8)], kinds=[RowKind.INSERT, RowKind.DELETE])
+    h.run(end_of_input=True)
+    assert sorted(h.sink("out"), key=repr) == [Pair("a", 1, 7), Pair("a", 2, 7)]
+
+
+class Strict(Struct, frozen=True):
+    sku: str
+    at: Timestamp
+    shop: str
+    deleted: bool
+
+
+def test_deletion_may_lack_members_that_others_need():
+    stream = items({"field": "deleted", "false": "+U", "true": "-D"}, Strict).normalize("latest", key=("sku",))
+    h = PipelineHarness(
+        stream.upsert_materialize("out", primary_key=("sku",)).sink("out"),
+        job={"sources": {"items": {"format": "json", "max_quarantined": "none"}}},
+    )
+    put = [{"sku": sku, "at": 1, "shop": "x", "deleted": False} for sku in "ab"]
+    rows = [*put, {"sku": "a", "at": 2, "deleted": True}, {"sku": "c", "at": 3, "deleted": False}]
+    h.feed_bytes("items", "".join(f"{json.dumps(row)}\n" for row in rows).encode(), file="1.json")
+    h.run()
+    assert h.sink("out") == [Strict("b", 1, "x", False)]
+    assert [row["error"] for row in h.table("quarantine").to_pylist()] == ["shop is missing"]
 
 
 def test_unknown_value_goes_to_quarantine():

@@ -243,7 +243,8 @@ class FolderFormat(SourceFormat):
 
     def reads(self, config: SourceConfig) -> str:
         """Return what a job reads of the source, as text."""
-        return f"{config.format} files in {config.path}{f' ({config.files})' if config.files else ''}"
+        order = "" if config.order == "name" else f", order: {config.order}"
+        return f"{config.format} files in {config.path}{f' ({config.files})' if config.files else ''}{order}"
 
     def problems(self, config: SourceConfig) -> Iterator[Problem]:
         """Yield a pattern of paths that no file can have."""

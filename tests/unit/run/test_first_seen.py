@@ -172,6 +172,21 @@ def test_corrected_file_keeps_its_place_on_a_branch():
     assert arrived(branch) == rows_of(["b.parquet", "new c", "a.parquet"])
 
 
+def test_branch_passes_over_files_that_are_gone():
+    job = first_seen_job(files_per_batch=1)
+    for names in (["b.parquet", "d.parquet"], ["c.parquet"], ["a.parquet"]):
+        put(job, *names)
+        job.run()
+    for name in ("b.parquet", "c.parquet"):
+        remove(job, name)
+    branch = job.branch("other", at=0)
+    branch.run()
+    assert arrived(branch) == rows_of(["d.parquet", "a.parquet"])
+    put(job, "c.parquet")
+    branch.run()
+    assert arrived(branch) == rows_of(["d.parquet", "a.parquet", "c.parquet"])
+
+
 def test_job_and_branch_may_go_separate_ways():
     job = first_seen_job()
     put(job, "m.parquet")

@@ -205,6 +205,28 @@ def test_job_and_branch_may_go_separate_ways():
     assert arrived(job) == rows_of(["m.parquet", "b.parquet", "a.parquet", "0.parquet"])
 
 
+def test_begun_file_keeps_the_place_of_its_branch():
+    job = first_seen_job("more")
+    put(job, "b.parquet")
+    put(job, "m.parquet", source="more", at=3)
+    job.run()
+    branch = job.branch("other")
+    put(job, "c.parquet", at=1, step=9)
+    branch.run()
+    assert branch.facts[-1].sources["rows"].begun == ("0000000002/c.parquet",)
+    remove(job, "c.parquet")
+    put(job, "a.parquet", at=11)
+    job.run()
+    put(job, "c.parquet", at=1, step=9)
+    put(job, "z.parquet", source="more", at=50)
+    job.run()
+    generations = [checkpoint.sources["rows"].seen for checkpoint in job.facts if "rows" in checkpoint.sources]
+    assert [seen.number for seen in generations if seen is not None and digest("c.parquet") in seen.names] == [3]
+    branch.run(end_of_input=True)
+    own = ["b.parquet 0", "b.parquet 1", "c.parquet 0", "m.parquet 0", "m.parquet 1", "c.parquet 1"]
+    assert arrived(branch) == [*own, *rows_of(["a.parquet", "z.parquet"])]
+
+
 def recorded_order(job, source, names):
     """Return file names in the order of their generations, as the checkpoints have recorded them."""
     seen = [checkpoint.sources[source].seen for checkpoint in job.facts if source in checkpoint.sources]
@@ -223,8 +245,8 @@ MEETINGS = st.lists(
 
 
 @examples(25)
-@given(steps=MEETINGS, count=st.integers(1, 3))
-def test_sources_that_meet_keep_their_generations(steps, count):
+@given(steps=MEETINGS, count=st.integers(1, 3), data=st.data())
+def test_sources_that_meet_keep_their_generations(steps, count, data):
     job, written = first_seen_job("more", files_per_batch=count), {"rows": [], "more": []}
     for what, value, at in steps:
         if what == "run":
@@ -237,7 +259,7 @@ def test_sources_that_meet_keep_their_generations(steps, count):
     for source, names in written.items():
         own = [text for text in before if text.startswith(f"{source}/")]
         assert own == rows_of(f"{source}/{name}" for name in recorded_order(job, source, names))
-    branch = job.branch("other", at=0)
+    branch = job.branch("other", at=data.draw(st.sampled_from(range(len(job.facts)))))
     branch.run(end_of_input=True)
     assert arrived(branch) == before
     with job.on_its_clock():

@@ -154,7 +154,7 @@ class FolderSource(Source):
         later = _unrecorded(_behind(files, since), taken_in)
         self._later = later
         beyond = [] if until is None else [file for file in later if file not in taken]
-        return Ahead(want, taken, files, None, tuple(beyond), placed.seen, placed.has_waiting)
+        return Ahead(want, taken, files, beyond=tuple(beyond), seen=placed.seen, has_waiting=placed.has_waiting)
 
     def _placed(self, listed: Sequence[SourceFile], since: SourceFacts, want: Want) -> PlacedFiles:
         """Return the files in the order of the source."""
@@ -349,9 +349,9 @@ class FolderSource(Source):
             ),
         ]
         if own is None:
-            ways.insert(0, "Give them later names")
-            ways.append(
-                f"a new job with sources.{self._name}.order: first_seen takes files in as they come, whatever their names are"
+            ways.insert(
+                0,
+                f"Give them later names; a new job with sources.{self._name}.order: first_seen takes files in as they come, whatever their names are",
             )
         if interval is not None:
             start, end = timestamp_text(interval.start), timestamp_text(interval.end)

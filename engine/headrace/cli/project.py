@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
@@ -47,7 +48,7 @@ _NEXT = """\
   cd {{name}}
   headrace setup       fetches Delta's jars, and a Java if there is none
   headrace run {{name}}
-  headrace sql {{name}} "select * from customers order by cents desc limit 5"
+  headrace sql {{name}} "select * from customers order by spent desc limit 5"
 
 Then change pipelines/{{name}}.py. Its tests need no Spark: pytest"""
 _NEXT_FROM = """\
@@ -187,7 +188,8 @@ def _write_orders(file: Path, number: int, day: datetime) -> None:
         "at": pa.array(
             [day + index * timedelta(days=1) / _ORDERS_A_DAY for index in indices], pa.timestamp("us", "UTC")
         ),
-        "cents": [500 + 37 * index % 4500 for index in indices],
+        "amount": pa.array([Decimal(500 + 37 * index % 4500).scaleb(-2) for index in indices], pa.decimal128(12, 2)),
+        "deliver_on": [day.date() + timedelta(days=1 + index % 3) for index in indices],
     }
     file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), file)

@@ -69,6 +69,9 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     json: JsonOptions = JsonOptions()
     """Format json: where in the files the rows are."""
 
+    envelope: Literal["debezium", "maxwell"] | None = None
+    """Formats json and kafka: each object is an event of this change feed, which holds a row and what happened to it. The pipeline takes the kinds of the rows with row_kind=DEBEZIUM or MAXWELL. null: each object is a row."""
+
     change_feed: bool = False
     """Format delta: read what each commit of the table inserted, updated and deleted, from its change data feed. false: read rows that are appended, and stop where others are changed."""
 
@@ -125,7 +128,7 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     @property
     def file_options(self) -> FileOptions:
         """Return the format of the files of a folder."""
-        return FileOptions(format=self.format, csv=self.csv, json=self.json)
+        return FileOptions(format=self.format, csv=self.csv, json=self.json, envelope=self.envelope)
 
     @property
     def pattern(self) -> IntervalPattern | None:
@@ -269,7 +272,7 @@ class CsvFormat(FolderFormat):
 class JsonFormat(FolderFormat):
     """Folder of JSON files."""
 
-    keys = (*FolderFormat.keys, "json")
+    keys = (*FolderFormat.keys, "json", "envelope")
 
     def problems(self, config: SourceConfig) -> Iterator[Problem]:
         """Yield a path of which no object can have members."""
@@ -304,7 +307,7 @@ class TopicFormat(SourceFormat):
     noun = "topic"
     parts = "messages"
     row = "message"
-    keys = ("start", "servers", "topic", "options", "on_tombstone", "skip_offsets")
+    keys = ("start", "servers", "topic", "options", "on_tombstone", "skip_offsets", "envelope")
     required = ("servers", "topic")
     why_not = "a topic is named by 'servers' and 'topic', and its messages have offsets"
     places = ("partition", "offset")

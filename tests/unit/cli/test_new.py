@@ -109,6 +109,12 @@ def test_sample_input_is_two_days(shop):
     assert sorted(silent[0] - silent[1]) == [f"c{number}" for number in range(20, 30)]
 
 
+def test_sample_input_has_money_and_days(shop):
+    schemas = [pq.read_schema(file) for file in (shop / "input/orders").iterdir()]
+    types = [[str(schema.field(name).type) for name in ("amount", "deliver_on")] for schema in schemas]
+    assert types == [["decimal128(12, 2)", "date32[day]"]] * 2
+
+
 def test_folder_with_content_is_refused(here):
     (here / "shop").mkdir()
     assert new("shop").exit_code == 0

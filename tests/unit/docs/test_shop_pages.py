@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from decimal import Decimal
 from importlib import invalidate_caches
 
 import pyarrow as pa
@@ -159,8 +160,9 @@ def test_backfill_page_computes_a_day_again(by_day):
     file = by_day.folder / "input/orders/2026-03-02.parquet"
     rows = pq.read_table(file)
     first = pc.equal(pa.array(range(len(rows))), pc.index(rows["customer"], "c00"))
-    cents = pc.if_else(first, pc.add(rows["cents"], 4500), rows["cents"])
-    pq.write_table(rows.set_column(rows.schema.get_field_index("cents"), rows.schema.field("cents"), cents), file)
+    amounts = rows.schema.field("amount")
+    more = pc.if_else(first, pc.add(rows["amount"], Decimal(45)), rows["amount"]).cast(amounts.type)
+    pq.write_table(rows.set_column(rows.schema.get_field_index("amount"), amounts, more), file)
     by_day.check(calls_of("backfill", "headrace backfill shop --from 2026-03-02 --to 2026-03-03 --dry-run"))
     by_day.check(calls_of("backfill", "headrace backfill shop --from 2026-03-02 --to 2026-03-03\n"))
     by_day.check(calls_of("backfill", "headrace branch promote shop"))

@@ -23,7 +23,7 @@ from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, count_r
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.position import NO_FACTS, Position, SourceFacts, TablePosition
-from headrace.sources.row_check import column_problems, event_times_of
+from headrace.sources.row_check import column_changes, column_problems, event_times_of
 from headrace.sources.source import Ahead, InputFile, Remark, Source, SourceFile, TableReach, TakenIn, Want, first_files
 from headrace.storage.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
 from headrace.storage.refusals import StoreError
@@ -166,15 +166,26 @@ class DeltaSource(Source):
 
         Also whether it is the table whose rows were taken in.
         """
+        changes: list[Remark] = []
         try:
             if (position := since.position_as(TablePosition)) is not None:
                 versions = self._versions()
                 self._check_table(position, self._place(position, versions), versions, TakenIn())
+                changes = [*self._remarks_on_changes(position.version, versions)]
             problems = [*self._problems()]
             ok = f"{self._config.path}: version {self._versions()[-1]}"
         except HeadraceError as error:
             problems, ok = [str(error)], ""
         yield from [Remark("fail", problem) for problem in problems] or [Remark("ok", ok)]
+        yield from changes
+
+    def _remarks_on_changes(self, known: int, versions: range) -> Iterator[Remark]:
+        """Yield a remark on columns that have changed since a version that was read, if the log still has it."""
+        if known not in versions:
+            return
+        before, after = self._log.schema(known), self._log.schema(versions[-1])
+        if changes := [*column_changes(self._node, before, after)]:
+            yield Remark("ok", f"{self._config.path}: {'; '.join(changes)}, compared with version {known}")
 
     def _problems(self) -> Iterator[str]:
         latest = self._versions()[-1]

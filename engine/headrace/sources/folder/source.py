@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from shlex import quote
 from typing import ClassVar, Final, Self
 
@@ -28,7 +29,7 @@ from headrace.sources.generations import generation_at
 from headrace.sources.interval import Interval, timestamp_text
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.position import NO_FACTS, FolderPosition, Position, SourceFacts, TakenFile, digest
-from headrace.sources.row_check import column_problems, event_times_of
+from headrace.sources.row_check import column_changes, column_problems, event_times_of
 from headrace.sources.source import Ahead, InputFile, Outcome, Remark, Source, SourceFile, TakenIn, Want, first_files
 from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
@@ -79,7 +80,8 @@ class FolderSource(Source):
             what = f"{self._config.path} has no {self._wanted_files()}{_besides(content)}"
             yield Remark("warn", what, "a run would find nothing to do")
             return
-        newest = max(content.files, key=lambda file: (file.modified, file.name))
+        by_age = sorted(content.files, key=lambda file: (file.modified, file.name))
+        oldest, newest = by_age[0], by_age[-1]
         problems = [
             *self._remarks_on_tables(content.tables),
             *self._problems_of_folders(content.files),
@@ -87,6 +89,7 @@ class FolderSource(Source):
         ]
         text = f"{self._config.path}: {counted(len(content.files), 'file')}{_besides(content)}"
         yield from problems or [Remark("ok", text)]
+        yield from self._remarks_on_changes(oldest, newest)
 
     def _wanted_files(self) -> str:
         pattern = self._config.files
@@ -114,6 +117,13 @@ class FolderSource(Source):
             return
         for problem in () if schema is None else column_problems(self._node, schema, newest.path, own):
             yield self._refusal(problem.why, "correct the field, or the file", of_file=problem.of_file)
+
+    def _remarks_on_changes(self, oldest: SourceFile, newest: SourceFile) -> Iterator[Remark]:
+        """Yield a remark on columns that have changed between two files, if both tell theirs."""
+        with suppress(*UNREADABLE):  # the newest has a remark of its own, and no run may need the oldest any more
+            before, after = (self._format.schema(self._storage.at(file.path)) for file in (oldest, newest))
+            if before is not None and after is not None and (changes := [*column_changes(self._node, before, after)]):
+                yield Remark("ok", f"{newest.path}: {'; '.join(changes)}, compared with {oldest.name}")
 
     def _refusal(self, why: str, advice: str, *, of_file: bool) -> Remark:
         """Return the remark on a problem for which a run refuses a file, or rows of it."""

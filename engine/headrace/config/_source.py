@@ -37,10 +37,13 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     """parquet, json, csv, avro: a folder of such files (json: one object a line). delta: a Delta table. kafka: a topic of Apache Kafka."""
 
     path: Location = ""
-    """Folder of the files, also of those in its subfolders, which are read in the order of their paths and must not change; or folder or URI of the Delta table. A topic has none."""
+    """Folder of the files, also of those in its subfolders, which are read in their `order` and must not change; or folder or URI of the Delta table. A topic has none."""
 
     files: str | None = None
     """Pattern of the paths, from the source's folder, of the files to read, whatever their endings: `2026/*/orders-*.csv`, `**/*.csv.*`. Wildcards are `*`, `?`, `[...]` and, for folders, `**`; null: all files with an ending of the format."""
+
+    order: Literal["name", "first_seen"] = "name"
+    """Order of the files. name: that of their paths; a file that sorts before others that were taken in is late. first_seen: files that a run sees first come after those that it saw before, and among each other in the order of their paths: for names that do not sort by time, as Spark writes them. Cannot be changed later."""
 
     servers: str | None = None
     """Format kafka: brokers to ask first, as HOST:PORT, separated by commas."""
@@ -230,6 +233,7 @@ class FolderFormat(SourceFormat):
     keys: ClassVar[tuple[str, ...]] = (
         "path",
         "files",
+        "order",
         "interval",
         "timezone",
         "complete_intervals",
@@ -242,7 +246,8 @@ class FolderFormat(SourceFormat):
 
     def reads(self, config: SourceConfig) -> str:
         """Return what a job reads of the source, as text."""
-        return f"{config.format} files in {config.path}{f' ({config.files})' if config.files else ''}"
+        order = "" if config.order == "name" else f", order: {config.order}"
+        return f"{config.format} files in {config.path}{f' ({config.files})' if config.files else ''}{order}"
 
     def problems(self, config: SourceConfig) -> Iterator[Problem]:
         """Yield a pattern of paths that no file can have."""

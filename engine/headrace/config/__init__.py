@@ -38,6 +38,7 @@ from headrace.config._schema import cluster_schema, job_schema
 from headrace.config._sections import (
     AsyncStateConfig,
     CsvOptions,
+    EventOptions,
     ExecutionConfig,
     FileOptions,
     JsonOptions,
@@ -62,6 +63,7 @@ __all__ = [
     "ClusterFile",
     "CompactionConfig",
     "CsvOptions",
+    "EventOptions",
     "ExecutionConfig",
     "FileOptions",
     "IntervalPattern",

@@ -149,10 +149,17 @@ class JsonOptions(Section, frozen=True, kw_only=True):
     """The array within each object of a file whose elements are the rows: a name such as features, or a path such as data.items. null: each object is a row."""
 
 
+class EventOptions(Section, frozen=True, kw_only=True):
+    """Change feed whose events the rows are, and the table that is read of it."""
+
+    feed: Literal["debezium", "maxwell"]
+    table: str | None = None
+
+
 class FileOptions(Section, frozen=True, kw_only=True):
     """Format of a source's files."""
 
     format: str = "parquet"
     csv: CsvOptions = CsvOptions()
     json: JsonOptions = JsonOptions()
-    envelope: Literal["debezium", "maxwell"] | None = None
+    events: EventOptions | None = None

@@ -17,7 +17,7 @@ from headrace.config._csv import csv_problems
 from headrace.config._file_pattern import file_pattern
 from headrace.config._formats import Problem, client_problems, topic_place, without_settings
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
-from headrace.config._sections import CsvOptions, FileOptions, JsonOptions
+from headrace.config._sections import CsvOptions, EventOptions, FileOptions, JsonOptions
 from headrace.config._types import Count, Location, Name, Scalar, Section, Span, SpanOrNone, shown_repr
 from headrace.config._values import (
     QuarantineLimit,
@@ -71,6 +71,9 @@ class SourceConfig(Section, frozen=True, kw_only=True):
 
     envelope: Literal["debezium", "maxwell"] | None = None
     """Formats json and kafka: each object is an event of this change feed, which holds a row and what happened to it. The pipeline takes the kinds of the rows with row_kind=DEBEZIUM or MAXWELL. null: each object is a row."""
+
+    envelope_table: str | None = None
+    """With envelope: the table whose events are taken in, as customers, or with its schema or database before it, as public.customers; events of others are passed over. null: those of all tables, which a feed of Maxwell does not allow."""
 
     change_feed: bool = False
     """Format delta: read what each commit of the table inserted, updated and deleted, from its change data feed. false: read rows that are appended, and stop where others are changed."""
@@ -128,7 +131,7 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     @property
     def file_options(self) -> FileOptions:
         """Return the format of the files of a folder."""
-        return FileOptions(format=self.format, csv=self.csv, json=self.json, envelope=self.envelope)
+        return FileOptions(format=self.format, csv=self.csv, json=self.json, events=self.events)
 
     @property
     def pattern(self) -> IntervalPattern | None:
@@ -154,6 +157,11 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     def skipped(self) -> tuple[range, ...]:
         """Return the versions of a table to skip."""
         return parse_versions(self.skip_versions) if self.skip_versions else ()
+
+    @property
+    def events(self) -> EventOptions | None:
+        """Return the change feed that the source reads, if it reads one."""
+        return None if self.envelope is None else EventOptions(feed=self.envelope, table=self.envelope_table)
 
     @property
     def skipped_offsets(self) -> dict[int, tuple[range, ...]]:
@@ -272,11 +280,12 @@ class CsvFormat(FolderFormat):
 class JsonFormat(FolderFormat):
     """Folder of JSON files."""
 
-    keys = (*FolderFormat.keys, "json", "envelope")
+    keys = (*FolderFormat.keys, "json", "envelope", "envelope_table")
 
     def problems(self, config: SourceConfig) -> Iterator[Problem]:
         """Yield a path of which no object can have members."""
         yield from super().problems(config)
+        yield from _event_problems(config)
         path = config.json.rows
         if path is not None and not all(path.split(".")):
             yield (
@@ -307,7 +316,7 @@ class TopicFormat(SourceFormat):
     noun = "topic"
     parts = "messages"
     row = "message"
-    keys = ("start", "servers", "topic", "options", "on_tombstone", "skip_offsets", "envelope")
+    keys = ("start", "servers", "topic", "options", "on_tombstone", "skip_offsets", "envelope", "envelope_table")
     required = ("servers", "topic")
     why_not = "a topic is named by 'servers' and 'topic', and its messages have offsets"
     places = ("partition", "offset")
@@ -334,6 +343,15 @@ class TopicFormat(SourceFormat):
         if start == StartKind.SNAPSHOT.value or start.startswith(f"{StartKind.VERSION.value} "):
             yield "start", "a topic has no versions: write earliest, latest, or a day or a timestamp"
         yield from client_problems(config.topic, config.options, _CONSUMER_OPTIONS)
+        yield from _event_problems(config)
+
+
+def _event_problems(config: SourceConfig) -> Iterator[Problem]:
+    """Yield a table of no feed, and a feed of all tables without one: their rows would replace each other."""
+    if config.envelope == "maxwell" and config.envelope_table is None:
+        yield "envelope_table", "a feed of Maxwell has the events of all tables: name the one that this source reads"
+    if config.envelope is None and config.envelope_table is not None:
+        yield "envelope_table", "it names a table of a change feed, and 'envelope' says of which: give both, or neither"
 
 
 SOURCE_FORMATS: Final[Mapping[str, SourceFormat]] = {

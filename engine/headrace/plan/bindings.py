@@ -137,13 +137,15 @@ def _orders(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
 def _row_kinds(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
     """Yield sources for which only the job reads a change feed, or only the pipeline that of a table."""
     from headrace.api.changelog import DEBEZIUM, MAXWELL
-    from headrace.api.graph import CHANGE_TYPE, SourceNode
+    from headrace.api.graph import CHANGE_TYPE, SYMBOLS, SourceNode
 
     feeds = {"debezium": DEBEZIUM, "maxwell": MAXWELL}
     for node in pipeline.operators:
         if not isinstance(node, SourceNode) or node.name not in config.sources:
             continue
-        if (envelope := config.sources[node.name].envelope) is not None and node.row_kind != feeds[envelope]["field"]:
+        if (envelope := config.sources[node.name].envelope) is not None and (
+            node.row_kind != feeds[envelope]["field"] or node.kinds == SYMBOLS
+        ):
             name = envelope.upper()
             what = f"rows of a change feed have kinds: give the source row_kind={name} in the pipeline, with 'from headrace import {name}'"
             yield f"sources.{node.name}.envelope", what

@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.api.changelog_inference import changes_of
 from headrace.api.graph import (
+    Additions,
     AssignEventTime,
     AsyncWait,
     Input,
@@ -218,6 +219,8 @@ class _Graph:
         """Return the fields that a `-D` of a source must hold; None if a reader of the source reads all."""
         needed = {source.event_time, *source.order_by}
         for user, number in self._uses.get((node, None), []):
+            if isinstance(user.operator, Additions):
+                continue  # it drops them
             key = user.inputs[number].key
             if not _reads_keys_of_deletions(user) or key is None:
                 return None

@@ -3,29 +3,31 @@
 An event becomes one row: the new row of an insert or an update, the old one of a deletion. What stands beside the row has names that begin
 with two underscores, as in the flattened events of Debezium (`ExtractNewRecordState`): `__op`, `__ts_ms`, `__source_lsn`.
 
-Events of Debezium with a schema say what their numbers are: days, microseconds, unscaled decimals. Such values become text here.
+Events of Debezium with a schema say what their numbers are: such values become what records take (`connect_types`).
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date, datetime, timedelta
-from decimal import Decimal
-from functools import lru_cache, partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from headrace.api.graph import SourceNode
+from headrace.config import EventOptions
 from headrace.records.column_types import Column
 from headrace.records.plain_values import MISSING
+from headrace.records.value_rules import written_number
+from headrace.sources.connect_types import Type, types_of_key, types_of_rows
 
 BESIDE: Final = "__"
 """Beginning of the names of what stands beside a row."""
 
 Text = bytes | str
 _Members = Mapping[str, msgspec.Raw]
+_Types = Mapping[str, Type]
 
 
 class OpenedEvents(NamedTuple):
@@ -36,14 +38,20 @@ class OpenedEvents(NamedTuple):
     beside: dict[str, list[Any]]
     """Values that stand beside the rows, by the names of columns."""
     skipped: frozenset[int]
-    """Events that change no row."""
+    """Events that change no row of the table."""
 
 
-class Event(NamedTuple):
-    """Row of an event, as an object of JSON, and a getter of what stands beside it."""
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Row that an event changes."""
 
-    row: bytes
+    row: _Members
     beside: Callable[[str], Any]
+    """Getter of what stands beside the row, by its name."""
+    old: _Members
+    """Columns of the row before an update, as far as the event has them."""
+    types: _Types
+    is_deletion: bool
 
 
 class EventError(Exception):
@@ -53,10 +61,13 @@ class EventError(Exception):
 class Envelope:
     """Reader of the events of one feed, for the columns of a source."""
 
-    def __init__(self, feed: str, columns: Iterable[Column]) -> None:
-        """Take the name of the feed, a key of `FEEDS`; some of the `columns` may stand beside the rows."""
-        self._read = FEEDS[feed]
+    def __init__(self, options: EventOptions, node: SourceNode, columns: Sequence[Column]) -> None:
+        """Take what the job's file says of the feed, the source, and its columns, of which some may stand beside the rows."""
+        self._options, self._read = options, FEEDS[options.feed]
         self._beside = [column.stored for column in columns if column.stored.startswith(BESIDE)]
+        self._wanted = {name for column in columns for name in (column.stored, *column.path[:1])}
+        fields = {field for key in node.keys or () for field in key}
+        self._keys = {column.stored for column in columns if column.name in fields}
 
     def open(
         self,
@@ -69,37 +80,104 @@ class Envelope:
 
         `problems` gets the reasons of texts without a row; `place` returns how a reason names a text.
         """
-        events: list[Event | None] = []
+        rows: list[bytes | None] = []
+        beside: dict[str, list[Any]] = {name: [] for name in self._beside}
         skipped = set()
         for position, text in enumerate(texts):
-            event = None
+            row, values = None, [None] * len(beside)
             try:
-                if text is not None and (event := self._read(text, keys[position] if keys else None)) is None:
+                event = (
+                    None if text is None else self._read(text, keys[position] if keys else None, self._options.table)
+                )
+                if event is not None:
+                    row = self._row(event)
+                    values = [event.beside(name.removeprefix(BESIDE)) for name in beside]
+                elif text is not None:
                     skipped.add(position)
                     problems[position] = f"{place(position)} is an event that changes no row"
             except EventError as error:
-                problems[position] = f"{place(position)} {error}"
-            events.append(event)
-        beside = {
-            name: [None if event is None else event.beside(name.removeprefix(BESIDE)) for event in events]
-            for name in self._beside
-        }
-        return OpenedEvents([None if event is None else event.row for event in events], beside, frozenset(skipped))
+                row, problems[position] = None, f"{place(position)} {error}"
+            rows.append(row)
+            for of_column, value in zip(beside.values(), values, strict=True):
+                of_column.append(value)
+        return OpenedEvents(rows, beside, frozenset(skipped))
+
+    def _row(self, event: Event) -> bytes:
+        """Return the row of an event with the values of the wanted columns as records take them. Raises `EventError` where it cannot."""
+        values = dict(event.row)
+        wanted = self._wanted & values.keys()
+        if not event.is_deletion:
+            _complete(values, wanted, event.old)
+            self._check_keys(values, event.old)
+        for name in wanted & event.types.keys():
+            try:
+                values[name] = _converted(values[name], name, event.types[name])
+            except EventError:
+                if not event.is_deletion or name in self._keys:
+                    raise
+                values[name] = _NULL  # a deletion needs the key alone
+        return msgspec.json.encode(values)
+
+    def _check_keys(self, values: _Members, old: _Members) -> None:
+        """Refuse an update of a column by which the rows are told apart: the row of the old key would stay."""
+        for name in sorted(self._keys & values.keys() & old.keys()):
+            if (before := _value(old, name)) != (after := _value(values, name)):
+                msg = (
+                    f"changes {name} from {before!r:.60} to {after!r:.60}, by which the pipeline tells rows apart: an update of a key has to come "
+                    "as a deletion of the old row and an insert of the new one"
+                )
+                raise EventError(msg)
 
 
-def _members(text: Text) -> _Members:
+def changes_a_row(options: EventOptions, text: bytes) -> bool:
+    """Return whether an event changes a row of the table; True for what is no event, which is a bad row."""
+    try:
+        return FEEDS[options.feed](text, None, options.table) is not None
+    except EventError:
+        return True
+
+
+_NULL: Final = msgspec.Raw(b"null")
+
+
+def _converted(value: msgspec.Raw, name: str, kind: Type) -> msgspec.Raw:
+    plain = _decoded(value)
+    try:
+        return value if plain is None else msgspec.Raw(msgspec.json.encode(kind(plain)))
+    except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
+        msg = f"has {plain!r:.60} in {name}, which does not fit the type that the event's schema gives ({error})"
+        raise EventError(msg) from error
+
+
+def _members(text: Text, what: str = "") -> _Members:
+    """Return the members of an object of JSON. Errors begin with `what`, which is a part of the text."""
     try:
         return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError as error:
-        msg = f"is not a JSON object ({error})"
+        msg = f"{what}is not a JSON object ({error})"
         raise EventError(msg) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        msg = f"is not JSON ({error})"
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        msg = f"{what}is not JSON ({error})"
+        raise EventError(msg) from error
+
+
+_decode: Final = msgspec.json.Decoder(float_hook=written_number).decode
+
+
+def _decoded(value: msgspec.Raw) -> Any:
+    try:
+        return _decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        msg = f"has {bytes(value)[:60]!r}, which cannot be read ({error})"
         raise EventError(msg) from error
 
 
 def _value(members: _Members, name: str) -> Any:
-    return MISSING if name not in members else msgspec.json.decode(members[name])
+    return MISSING if name not in members else _decoded(members[name])
+
+
+def _part(members: _Members, name: str) -> _Members:
+    return _members(bytes(members[name])) if _is_object(members.get(name)) else {}
 
 
 def _is_object(value: msgspec.Raw | None) -> bool:
@@ -108,68 +186,67 @@ def _is_object(value: msgspec.Raw | None) -> bool:
 
 # ------------------------------------------------------------------------------------------------------------- Debezium
 
+_TIMES: Final = frozenset({"ts_ms", "ts_us", "ts_ns"})
 
-def _debezium(text: Text, key: Text | None) -> Event | None:
-    """Return an event of Debezium; None for a heartbeat, a tombstone, or an event of a transaction or of the log."""
+
+def _debezium(text: Text, key: Text | None, table: str | None) -> Event | None:
+    """Return an event of Debezium; None for one of another table, a heartbeat, a tombstone, or an event of a transaction or of the log."""
     members = _members(text)
-    schema = members.get("schema")
+    schema = members.get("schema", _NULL)
     if "payload" in members and "op" not in members:
-        if not _is_object(members["payload"]):
+        if bytes(members["payload"]) == b"null":
             return None
-        members = _members(bytes(members["payload"]))
-    op = _value(members, "op")
-    if op is MISSING and "ts_ms" in members and not {"before", "after"} & members.keys():
+        members = _members(bytes(members["payload"]), "has a payload that ")
+    if _changes_nothing(members) or not _is_of_table(_part(members, "source"), table):
         return None
+    op = _value(members, "op")
     if op == "m":
         return None
-    if op == "d":
-        row, types = _deleted(members, schema, key)
-    elif op in {"c", "r", "u"}:
-        row, types = _complete(members), _types_of_rows(_bytes(schema))
-    else:
+    if not isinstance(op, str) or op not in _OPS:
         raise EventError(_without_row(op))
-    if not _is_object(row):
+    row, types = _deleted(members, schema, key) if op == "d" else (members.get("after"), _types(types_of_rows, schema))
+    if row is None or not _is_object(row):
         what = "before is null, and so is the key" if op == "d" else "after is no row"
         msg = f"is an event of Debezium without a row: op is {op}, and {what}"
         raise EventError(msg)
-    return Event(_with_types(bytes(row or b""), types), partial(_beside_debezium, members))
+    old = _part(members, "before") if op == "u" else {}
+    return Event(_members(bytes(row)), partial(_beside_debezium, members), old, types, op == "d")
 
 
-_UNAVAILABLE: Final = (
-    b'"__debezium_unavailable_value"',
-    b'["__debezium_unavailable_value"]',
-    b'"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="',
-)
-"""Values of a large column (TOAST) that an update did not change, and that PostgreSQL does not write to its log again: text, texts, bytes."""
+_OPS: Final = frozenset("crud")
 
 
-def _complete(members: _Members) -> msgspec.Raw | None:
-    """Return the new row, with values that the log does not repeat taken from the old row. Raises `EventError` where that lacks them, too."""
-    row = members.get("after")
-    if row is None or not any(value in bytes(row) for value in _UNAVAILABLE):
-        return row
-    old, values = _part(members, "before"), dict(_members(bytes(row)))
-    for name in [name for name, value in values.items() if bytes(value) in _UNAVAILABLE]:
-        if name not in old or bytes(old[name]) in _UNAVAILABLE:
-            msg = (
-                f"lacks the value of {name}, which this update did not change and PostgreSQL does not write again: ALTER TABLE ... REPLICA "
-                "IDENTITY FULL lets events have it"
-            )
-            raise EventError(msg)
-        values[name] = old[name]
-    return msgspec.Raw(msgspec.json.encode(values))
+def _changes_nothing(members: _Members) -> bool:
+    """Return whether members are those of a heartbeat, of the begin or end of a transaction, or of a change of a table."""
+    names = members.keys()
+    is_heartbeat = bool(names) and names <= _TIMES
+    return is_heartbeat or ("op" not in names and ({"status", "id"} <= names or "ddl" in names))
 
 
-def _deleted(
-    members: _Members, schema: msgspec.Raw | None, key: Text | None
-) -> tuple[msgspec.Raw | None, Mapping[str, _Type]]:
+def _is_of_table(source: _Members, table: str | None) -> bool:
+    """Return whether an event is of the table that the job's file names, alone or behind its schema and database."""
+    if table is None:
+        return True
+    database, schema, own = (str(_value(source, name)) for name in ("db", "schema", "table"))
+    return table in {own, f"{schema}.{own}", f"{database}.{own}", f"{database}.{schema}.{own}"}
+
+
+def _deleted(members: _Members, schema: msgspec.Raw, key: Text | None) -> tuple[msgspec.Raw | None, _Types]:
     """Return the row of a deletion and its types: the old row, or else the key of the message."""
-    if _is_object(members.get("before")) or key is None:
-        return members.get("before"), _types_of_rows(_bytes(schema))
-    of_key = _members(key)
+    if _part(members, "before") or key is None:
+        return members.get("before"), _types(types_of_rows, schema)
+    of_key = _members(key, "has no row, and its key ")
     if "payload" in of_key and "schema" in of_key:
-        return of_key["payload"], _types_of_key(_bytes(of_key["schema"]))
+        return of_key["payload"], _types(types_of_key, of_key["schema"])
     return msgspec.Raw(key.encode() if isinstance(key, str) else key), {}
+
+
+def _types(read: Callable[[bytes], _Types], schema: msgspec.Raw) -> _Types:
+    try:
+        return read(bytes(schema))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        msg = f"has a schema that is none of Kafka Connect ({error})"
+        raise EventError(msg) from error
 
 
 def _without_row(op: Any) -> str:
@@ -190,27 +267,61 @@ def _beside_debezium(members: _Members, name: str) -> Any:
     return _value(_part(members, "source"), name)
 
 
-def _part(members: _Members, name: str) -> _Members:
-    return _members(bytes(members[name])) if _is_object(members.get(name)) else {}
+_PLACEHOLDER: Final = "__debezium_unavailable_value"
+_BYTES: Final = [*_PLACEHOLDER.encode()]
+_PLACEHOLDERS: Final = (
+    *(_PLACEHOLDER, [_PLACEHOLDER], {_PLACEHOLDER: _PLACEHOLDER}, _BYTES),
+    *("X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==", ["X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="]),
+    ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"],
+    f'{{"{_PLACEHOLDER}":"{_PLACEHOLDER}"}}',
+)
+"""Values of a large column that an update did not change, and that the database does not write to its log again, by the column's type."""
+_MARKS: Final = (
+    b"__debezium_unavailable_value",
+    b"X19kZWJleml1bV91bmF2",
+    b"95,95,100",
+    b"95, 95, 100",
+    b"b68a35a7-17ad-35b3",
+)
+
+
+def _complete(values: dict[str, msgspec.Raw], wanted: Collection[str], old: _Members) -> None:
+    """Take values that the log does not repeat from the old row. Raises `EventError` where that lacks a wanted one, too."""
+    for name in _unavailable(values, wanted):
+        if name not in old or [*_unavailable(old, [name])]:
+            msg = (
+                f"lacks the value of {name}, which this update did not change and the database does not write again: in PostgreSQL, "
+                "ALTER TABLE ... REPLICA IDENTITY FULL lets events have it"
+            )
+            raise EventError(msg)
+        values[name] = old[name]
+
+
+def _unavailable(values: _Members, names: Collection[str]) -> Iterator[str]:
+    for name in sorted(names):
+        value = bytes(values[name])
+        if any(mark in value for mark in _MARKS) and _decoded(values[name]) in _PLACEHOLDERS:
+            yield name
 
 
 # -------------------------------------------------------------------------------------------------------------- Maxwell
 
 
-def _maxwell(text: Text, _: Text | None) -> Event | None:
-    """Return an event of Maxwell; None for the begin and the end of a bootstrap, and for changes of tables."""
+def _maxwell(text: Text, _: Text | None, table: str | None) -> Event | None:
+    """Return an event of Maxwell; None for one of another table, the begin and the end of a bootstrap, and changes of tables."""
     members = _members(text)
     kind = _value(members, "type")
-    if kind is MISSING:
-        msg = "is no event of Maxwell: it has no type"
+    if not isinstance(kind, str):
+        msg = f"is no event of Maxwell: it has no type{'' if kind is MISSING else f', but {kind!r:.60}'}"
         raise EventError(msg)
-    if not isinstance(kind, str) or kind.startswith(("table-", "database-")) or kind in _BOOTSTRAP:
+    names = {"db": members.get("database", _NULL), "table": members.get("table", _NULL)}
+    if kind.startswith(("table-", "database-")) or kind in _BOOTSTRAP or not _is_of_table(names, table):
         return None
-    row = members.get("data")
-    if not _is_object(row):
+    if not _is_object(members.get("data")):
         msg = f"is an event of Maxwell without a row: type is {kind}, and data is no row"
         raise EventError(msg)
-    return Event(bytes(row or b""), partial(_beside_maxwell, members))
+    old = _part(members, "old") if kind == "update" else {}
+    return Event(_part(members, "data"), partial(_beside_maxwell, members), old, {}, kind == "delete")
 
 
 _BOOTSTRAP: Final = frozenset({"bootstrap-start", "bootstrap-complete"})
@@ -219,128 +330,11 @@ _BOOTSTRAP: Final = frozenset({"bootstrap-start", "bootstrap-complete"})
 def _beside_maxwell(members: _Members, name: str) -> Any:
     """Return a member of an event; `ts_ms` is its time in milliseconds, where it has seconds."""
     seconds = _value(members, "ts") if name == "ts_ms" and name not in members else MISSING
-    return seconds * 1000 if isinstance(seconds, int) else _value(members, name)
+    return seconds * 1000 if type(seconds) is int else _value(members, name)
 
 
-FEEDS: Final[Mapping[str, Callable[[Text, Text | None], Event | None]]] = {"debezium": _debezium, "maxwell": _maxwell}
-"""Readers of events, by the names of feeds in the job's file. Each raises `EventError`."""
-
-
-# ----------------------------------------------------------------------------------------------- types of Kafka Connect
-
-_Type = Callable[[Any], Any]
-"""Maker of the plain value, which records take, of a value of JSON. Raises `ValueError` and the like where it does not fit."""
-
-
-class _Field(msgspec.Struct):
-    """Field in a schema of Kafka Connect; the schema of a whole event, too."""
-
-    field: str = ""
-    name: str | None = None
-    fields: list[_Field] = []
-    parameters: dict[str, str] | None = None
-
-
-def _bytes(schema: msgspec.Raw | None) -> bytes:
-    return b"" if schema is None else bytes(schema)
-
-
-@lru_cache(64)
-def _types_of_rows(schema: bytes) -> Mapping[str, _Type]:
-    """Return the types of the fields of `before` and `after` that JSON has in a form of its own."""
-    parts = {part.field: part.fields for part in _fields(schema)}
-    return _types(parts.get("after") or parts.get("before") or ())
-
-
-@lru_cache(64)
-def _types_of_key(schema: bytes) -> Mapping[str, _Type]:
-    return _types(_fields(schema))
-
-
-def _fields(schema: bytes) -> Sequence[_Field]:
-    try:
-        whole = msgspec.json.decode(schema, type=_Field | None) if schema else None
-    except (msgspec.MsgspecError, RecursionError) as error:
-        msg = f"has a schema that is none of Kafka Connect ({error})"
-        raise EventError(msg) from error
-    return () if whole is None else whole.fields
-
-
-def _types(fields: Iterable[_Field]) -> Mapping[str, _Type]:
-    types: dict[str, _Type] = {}
-    for field in fields:
-        if field.name == "org.apache.kafka.connect.data.Decimal":
-            types[field.field] = partial(_decimal, (field.parameters or {}).get("scale", "0"))
-        elif (kind := _TYPES.get(field.name or "")) is not None:
-            types[field.field] = kind
-    return types
-
-
-def _with_types(row: bytes, types: Mapping[str, _Type]) -> bytes:
-    """Return a row with the values of these types as records take them."""
-    if not types:
-        return row
-    members = dict(_members(row))
-    for name in types.keys() & members.keys():
-        value = msgspec.json.decode(members[name])
-        try:
-            plain = None if value is None else types[name](value)
-        except (ValueError, TypeError, KeyError, OverflowError, binascii.Error) as error:
-            msg = f"has {value!r:.60} in {name}, which does not fit the type that the event's schema gives ({error})"
-            raise EventError(msg) from error
-        members[name] = msgspec.Raw(msgspec.json.encode(plain))
-    return msgspec.json.encode(members)
-
-
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - times of databases without a zone
-
-
-def _day(days: int) -> str:
-    return (date(1970, 1, 1) + timedelta(days=days)).isoformat()
-
-
-def _time_of(units: int, number: int) -> str:
-    """Return the time of a number of units after 1970, a second having that many `units`: to the unit, without a zone."""
-    seconds, parts = divmod(number, units)
-    whole = _EPOCH + timedelta(seconds=seconds)
-    return f"{whole.isoformat()}.{parts:0{len(str(units)) - 1}d}"
-
-
-def _time_of_day(units: int, number: int) -> str:
-    if not 0 <= number < 86_400 * units:
-        msg = "a day has 24 hours"
-        raise ValueError(msg)
-    return _time_of(units, number).partition("T")[2]
-
-
-def _duration(microseconds: int) -> str:
-    sign, (seconds, parts) = "-" if microseconds < 0 else "", divmod(abs(microseconds), 1_000_000)
-    return f"{sign}PT{seconds}.{parts:06d}S"
-
-
-def _decimal(scale: int | str, text: str) -> str:
-    """Return a decimal from its unscaled value, the bytes of an integer in Base64."""
-    unscaled = int.from_bytes(base64.b64decode(text, validate=True), signed=True)
-    digits = tuple(map(int, str(abs(unscaled))))
-    return f"{Decimal((int(unscaled < 0), digits, -int(scale))):f}"
-
-
-def _decimal_of_any_scale(value: Mapping[str, Any]) -> str:
-    return _decimal(value["scale"], value["value"])
-
-
-_TYPES: Final[Mapping[str, _Type]] = {
-    "io.debezium.time.Date": _day,
-    "org.apache.kafka.connect.data.Date": _day,
-    "io.debezium.time.Timestamp": partial(_time_of, 1_000),
-    "org.apache.kafka.connect.data.Timestamp": partial(_time_of, 1_000),
-    "io.debezium.time.MicroTimestamp": partial(_time_of, 1_000_000),
-    "io.debezium.time.NanoTimestamp": partial(_time_of, 1_000_000_000),
-    "io.debezium.time.Time": partial(_time_of_day, 1_000),
-    "org.apache.kafka.connect.data.Time": partial(_time_of_day, 1_000),
-    "io.debezium.time.MicroTime": partial(_time_of_day, 1_000_000),
-    "io.debezium.time.NanoTime": partial(_time_of_day, 1_000_000_000),
-    "io.debezium.time.MicroDuration": _duration,
-    "io.debezium.data.VariableScaleDecimal": _decimal_of_any_scale,
+FEEDS: Final[Mapping[str, Callable[[Text, Text | None, str | None], Event | None]]] = {
+    "debezium": _debezium,
+    "maxwell": _maxwell,
 }
-"""Types by their names in schemas. Values of all others stand in JSON as records take them."""
+"""Readers of events by the names of feeds: of a text, the key of its message, and the name of the table. Each raises `EventError`."""

@@ -37,6 +37,8 @@ class JsonRows:
         """
         self._given = given
         self._node, self._columns, self._of_file = node, columns, of_file
+        self._kind = next((column.stored for column in columns if column.name == node.row_kind), node.row_kind) or ""
+        self._has_kind_of_its_own = self._kind in {column.name for column in columns} - {*node.record.__struct_fields__}
         # The first name of a path is decoded as well: an object has its value under the whole name, or else under the path.
         self._names = [*dict.fromkeys(name for column in columns for name in (column.stored, *column.path[:1]))]
         is_plain = not any(map(_NO_NAMES.search, self._names))
@@ -67,10 +69,19 @@ class JsonRows:
         self._fill_in(values, self._given.keys() - paths)
         within = {name: of_column for name, of_column in values.items() if name not in beside}
         self._refuse_near_names(texts, within, problems, place)
-        values |= beside
+        for name, of_column in beside.items():  # a column of the row itself stands before what is beside it
+            own = values[name] if name != self._kind else [MISSING] * len(of_column)
+            values[name] = [
+                other if value is MISSING or text is None else value
+                for value, other, text in zip(own, of_column, texts, strict=True)
+            ]
         self._take_from_paths(values, problems)
         self._fill_in(values, paths)
         self._fill_in_deletions(values)
+        if self._has_kind_of_its_own:  # no field says its type
+            values[self._kind] = [
+                _as_text(value) if isinstance(value, bool | int) else value for value in values[self._kind]
+            ]
         return typed_table(values, self._node, self._columns, len(texts), problems, of_file=self._of_file)
 
     def _fill_in(self, values: dict[str, list[Any]], names: Collection[str]) -> None:
@@ -83,12 +94,13 @@ class JsonRows:
         node = self._node
         if node.row_kind is None or node.needed_of_deletions is None:
             return
-        stored = next((column.stored for column in self._columns if column.name == node.row_kind), node.row_kind)
         deletions = {value for value, kind in node.kinds if kind is RowKind.DELETE}
-        places = [place for place, value in enumerate(values.get(stored, ())) if _as_text(value) in deletions]
-        for of_column in values.values():
-            for place in places:
-                of_column[place] = None if of_column[place] is MISSING else of_column[place]
+        places = [place for place, value in enumerate(values.get(self._kind, ())) if _as_text(value) in deletions]
+        for column in self._columns:
+            if column.required and column.name not in node.needed_of_deletions:
+                of_column = values[column.stored]
+                for place in places:
+                    of_column[place] = None if of_column[place] is MISSING else of_column[place]
 
     def _take_from_paths(self, values: dict[str, list[Any]], problems: dict[int, str]) -> None:
         """Fill in the values of fields that are named by a path, where objects have no member of the whole name."""

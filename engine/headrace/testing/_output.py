@@ -165,6 +165,6 @@ def _of_messages(node: SourceNode, config: JobConfig, topic: MemoryTopic) -> Ite
     from headrace.sources.kafka.messages import MessageReader, Messages
     from headrace.sources.row_check import RowCheck
 
-    messages = Messages("skip", config.sources[node.name].envelope)
+    messages = Messages("skip", config.sources[node.name].events)
     for table in topic.tables():
         yield RowCheck(node, MessageReader(node, messages)).times_in_order(table)

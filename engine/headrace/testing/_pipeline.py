@@ -392,8 +392,9 @@ def _check_fed(source: SourceNode, records: Sequence[msgspec.Struct], kinds: Seq
         if not isinstance(record, source.record):
             msg = f"source '{source.name}' has records of type {source.record.__name__}, not {record!r:.200}"
             raise TypeError(msg)
-    if kinds is None:
+    if kinds is None and (source.row_kind is None or RowKind.INSERT in {kind for _, kind in source.kinds}):
         return
+    kinds = kinds or [RowKind.INSERT] * len(records)
     if source.row_kind is None:
         msg = (
             f"source '{source.name}' has no row kinds: give source(..., row_kind=COLUMN) the name of a column for them"

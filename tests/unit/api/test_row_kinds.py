@@ -183,6 +183,51 @@ def test_deletion_may_lack_members_that_others_need():
     assert [row["error"] for row in h.table("quarantine").to_pylist()] == ["shop is missing"]
 
 
+@pytest.mark.parametrize(
+    ("row_kind", "values"),
+    [
+        ({"field": "deleted", "false": "+U", "true": "-D"}, (False, True)),
+        ({"field": "deleted", "0": "+U", "1": "-D"}, (0, 1)),
+    ],
+)
+def test_column_of_kinds_without_a_field_has_any_type(row_kind, values):
+    stream = items(row_kind).normalize("latest", key=("sku",)).upsert_materialize("out", primary_key=("sku",))
+    h = PipelineHarness(stream.sink("out"), job={"sources": {"items": {"format": "json"}}})
+    rows = [{"sku": sku, "at": 1, "deleted": values[0]} for sku in "ab"] + [{"sku": "a", "at": 2, "deleted": values[1]}]
+    h.feed_bytes("items", "".join(f"{json.dumps(row)}\n" for row in rows).encode(), file="1.json")
+    h.run()
+    assert [row.sku for row in h.sink("out")] == ["b"]
+
+
+class Regional(Struct, frozen=True):
+    sku: str
+    at: Timestamp
+    region: str | None = "eu"
+
+
+def test_deletion_has_the_default_of_its_key():
+    stream = items("op", Regional).normalize("latest", key=("sku", "region"))
+    h = PipelineHarness(
+        stream.upsert_materialize("out", primary_key=("sku", "region")).sink("out"),
+        job={"sources": {"items": {"format": "json"}}},
+    )
+    rows = [{"op": "+I", "sku": "a", "at": 1}, {"op": "-D", "sku": "a", "at": 2}]
+    h.feed_bytes("items", "".join(f"{json.dumps(row)}\n" for row in rows).encode(), file="1.json")
+    h.run()
+    assert (h.sink("out"), h.table("quarantine").num_rows) == ([], 0)
+
+
+def test_additions_beside_normalize_need_no_whole_deletion():
+    source = items("op", Strict)
+    source.normalize("latest", key=("sku",)).upsert_materialize("out", primary_key=("sku",)).sink("out")
+    job = {"sources": {"items": {"format": "json"}}, "sinks": {"log": {"mode": "append"}}}
+    h = PipelineHarness(source.additions().sink("log"), job=job)
+    rows = [{"op": "+I", "sku": "a", "at": 1, "shop": "x", "deleted": False}, {"op": "-D", "sku": "a", "at": 2}]
+    h.feed_bytes("items", "".join(f"{json.dumps(row)}\n" for row in rows).encode(), file="1.json")
+    h.run()
+    assert (h.sink("out"), len(h.sink("log")), h.table("quarantine").num_rows) == ([], 1, 0)
+
+
 def test_unknown_value_goes_to_quarantine():
     h = PipelineHarness(by_shop(), job={"sources": {"items": {"format": "json", "max_quarantined": "none"}}})
     rows = [{"op": op, "sku": "a", "at": 1, "shop": "x", "price": 1} for op in ("c", "x", None, "+I")]

@@ -45,6 +45,7 @@ def customers(kinds=DEBEZIUM, record=Customer):
 
 
 def job(envelope="debezium", **source):
+    source = {"envelope_table": "people"} | source if envelope == "maxwell" else source
     names = {"at": "at", "lsn": "lsn"}
     return {
         "sources": {"rows": {"format": "json", "envelope": envelope, "max_quarantined": "none", **source}},
@@ -121,10 +122,11 @@ def test_members_beside_the_row_have_names():
         (event("c", after={"id": "x", "email": "x"}), "id is 'x', which is not int"),
         (event("c", after={"email": "x"}), "id is missing"),
         ([1], "line 1 is not a JSON object"),
-        ({"ts_ms": 1}, "line 1 is an event that changes no row"),
-        ({"schema": None, "payload": None}, "line 1 is an event that changes no row"),
-        (event("m"), "line 1 is an event that changes no row"),
         (event(None, ann(), ann()), "line 1 has op None, not one of"),
+        (event(["c"], after=ann()), "line 1 has op ['c'], not one of"),
+        ({"payload": "x"}, "line 1 has a payload that is not a JSON object"),
+        (ann() | {"ts_ms": 5}, "line 1 is no event of Debezium: it has no op"),
+        (event("u", ann("a") | {"id": 7}, ann("b")), "line 1 changes id from 7 to 1"),
     ],
 )
 def test_wrong_event_is_a_bad_row(wrong, why):
@@ -362,25 +364,128 @@ def test_events_of_maxwell_change_rows():
     update = maxwell("update", ann("c"), 3, old={"email": "a"})
     assert feed(h, update, maxwell("delete", {"id": 2, "email": "b"}, 4), name="2.json") == {1: "c"}
     assert [row.at for row in h.sink("out")] == [3_000]
-    wrong = [
-        {"data": ann()},
-        maxwell("insert", None),
-        maxwell("table-alter", None),
-        maxwell("bootstrap-start", {}),
-        maxwell("x", ann()),
-    ]
-    feed(h, *wrong, name="3.json")
+    orders = maxwell("insert", ann()) | {"table": "orders"}
+    wrong = [{"data": ann()}, maxwell("insert", None), maxwell("x", ann()), maxwell("update", ann(), old={"id": 7})]
+    feed(h, orders, maxwell("table-alter", None), maxwell("bootstrap-start", {}), *wrong, name="3.json")
     assert errors(h) == [
-        "line 1 is no event of Maxwell: it has no type",
-        "line 2 is an event of Maxwell without a row: type is insert, and data is no row",
-        "line 3 is an event that changes no row",
-        "line 4 is an event that changes no row",
+        "line 4 is no event of Maxwell: it has no type",
+        "line 5 is an event of Maxwell without a row: type is insert, and data is no row",
         "__type is 'x', not one of insert, bootstrap-insert, update, delete",
+        (
+            "line 7 changes id from 7 to 1, by which the pipeline tells rows apart: an update of a key has to come as a deletion of the old row "
+            "and an insert of the new one"
+        ),
     ]
+
+
+def test_file_of_events_without_rows_is_empty():
+    h = PipelineHarness(customers(), job=job() | {"sources": {"rows": {"format": "json", "envelope": "debezium"}}})
+    transaction = {"status": "BEGIN", "id": "571", "ts_ms": 1}
+    assert feed(h, {"ts_ms": 1}, {"schema": None, "payload": None}, event("m"), transaction, {"ddl": "alter"}) == {}
+    assert errors(h) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"op": "c", "after": {"id": 1}, "source": {"ts_ms": 1e999}}',
+        '{"op": 1e999}',
+        '{"op": "c", "after": {"id": 1e999}, "source": {"ts_ms": 1, "lsn": 1}}',
+    ],
+)
+def test_number_beyond_all_floats_is_a_bad_row(text):
+    h, topic = in_topic()
+    topic.append([text.encode(), event("c", after={"id": 2, "email": "bob"})])
+    h.run()
+    assert [(row.id, row.email) for row in h.sink("out")] == [(2, "bob")]
+    assert len(errors(h)) == 1
+
+
+def test_columns_that_no_field_has_refuse_nothing():
+    h = harness()
+    big = {"big": "__debezium_unavailable_value", "seen": 9_223_372_036_825_200_000}
+    types = schema({"seen": "io.debezium.time.MicroTimestamp"})
+    assert feed(h, {"schema": types, "payload": event("u", None, ann() | big)}) == {1: "ann@example.com"}
+    assert errors(h) == []
+
+
+def test_deletion_needs_only_the_types_of_its_key():
+    class Shop(Struct, frozen=True):
+        id: int
+        opens: dt.time
+        at: Timestamp = field(name="__ts_ms")
+
+    h = PipelineHarness(customers(record=Shop), job=job() | {"sinks": {"out": {"rename": {"at": "at"}}}})
+    types = schema({"opens": "io.debezium.time.MicroTime"})
+    for number, change in enumerate(
+        [event("c", after={"id": 1, "opens": 5}), event("d", {"id": 1, "opens": 90_000_000_000})]
+    ):
+        h.feed_bytes("rows", json.dumps({"schema": types, "payload": change}).encode(), file=f"{number}.json")
+        h.run()
+        assert (len(h.sink("out")), errors(h)) == (1 - number, [])
+
+
+def test_other_tables_of_a_topic_are_passed_over():
+    for name in ("customers", "public.customers", "inventory.public.customers", "inventory.customers"):
+        h, topic = in_topic(envelope_table=name)
+        other = event("d", {"id": 1, "email": ""}, lsn=2)
+        other["source"] = {**SOURCE, "table": "orders"}
+        topic.append([event("c", after=ann()), other])
+        h.run()
+        assert [row.id for row in h.sink("out")] == [1]
+        assert errors(h) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ({"envelope": "maxwell"}, "a feed of Maxwell has the events of all tables"),
+        ({"envelope_table": "x"}, "give both, or neither"),
+    ],
+)
+def test_table_goes_with_a_feed(source, why):
+    h = PipelineHarness(customers(MAXWELL, Person), job={"sources": {"rows": {"format": "json", **source}}})
+    with pytest.raises(ConfigError, match=why):
+        assert h.config
+
+
+class Lists(Struct, frozen=True):
+    id: int
+    days: list[dt.date | None]
+    part: dict[str, Timestamp]
+    at: Timestamp = field(name="__ts_ms")
+
+
+def test_types_within_lists_and_structs_are_converted():
+    inner = {"type": "int64", "name": "io.debezium.time.MicroTimestamp", "field": "x"}
+    fields = [
+        {"field": "days", "type": "array", "items": {"type": "int32", "name": "io.debezium.time.Date"}},
+        {"field": "part", "type": "struct", "fields": [inner]},
+    ]
+    whole = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
+    h = PipelineHarness(customers(record=Lists), job=job() | {"sinks": {"out": {"rename": {"at": "at"}}}})
+    row = {"id": 1, "days": [0, None, 20_513], "part": {"x": 200_000_000_000_000}}
+    h.feed_bytes("rows", json.dumps({"schema": whole, "payload": event("c", after=row)}).encode(), file="1.json")
+    h.run()
+    days = [dt.date(1970, 1, 1), None, dt.date(2026, 3, 1)]
+    assert h.sink("out") == [Lists(1, days, {"x": 200_000_000_000}, 9)]
+
+
+def test_row_has_columns_of_its_own_that_look_beside():
+    class Own(Struct, frozen=True):
+        id: int
+        version: str = field(name="__version")
+        at: Timestamp = field(name="__ts_ms")
+
+    names = {"at": "at", "version": "version"}
+    h = PipelineHarness(customers(record=Own), job=job() | {"sinks": {"out": {"rename": names}}})
+    h.feed_bytes("rows", json.dumps(event("c", after={"id": 1, "__version": "mine"})).encode(), file="1.json")
+    h.run()
+    assert h.sink("out") == [Own(1, "mine", 9)]
 
 
 def test_feed_needs_its_row_kinds():
-    for kinds in (None, "op", MAXWELL):
+    for kinds in (None, "op", "__op", MAXWELL):
         with pytest.raises(ConfigError, match="give the source row_kind=DEBEZIUM in the pipeline"):
             harness(customers(kinds)).run()
 

@@ -116,7 +116,9 @@ class FileFormat(Protocol):
 def wanted_columns(node: SourceNode, columns: Collection[str] = ()) -> list[Column]:
     """Return the columns that a source reads: its record's fields and its row kind, or those of them with a name in `columns`."""
     wanted = list(columns_of(node.record, node.names))
-    if node.row_kind is not None and node.row_kind not in {column.name for column in wanted}:
+    if node.row_kind is not None and node.row_kind not in {
+        name for column in wanted for name in (column.name, column.stored)
+    }:
         wanted.append(Column(node.row_kind, Text(), nullable=True))
     return [column for column in wanted if not columns or column.stored in columns]
 

@@ -21,7 +21,7 @@ from headrace.storage.storage import Storage
 
 FORMATS: Final[Mapping[str, Callable[[FileOptions], FileFormat]]] = {
     "parquet": lambda _: ParquetFiles(),
-    "json": lambda options: JsonLines(options.json, envelope=options.envelope),
+    "json": lambda options: JsonLines(options.json, events=options.events),
     "csv": lambda options: CsvFiles(options.csv),
     "avro": lambda _: AvroFiles(),
 }

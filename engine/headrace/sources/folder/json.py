@@ -16,8 +16,8 @@ import msgspec
 import pyarrow as pa
 
 from headrace.api.graph import SourceNode
-from headrace.config import JsonOptions
-from headrace.sources.envelope import Envelope
+from headrace.config import EventOptions, JsonOptions
+from headrace.sources.envelope import Envelope, changes_a_row
 from headrace.sources.folder.compression import packed_too
 from headrace.sources.folder.encoding import in_utf8
 from headrace.sources.folder.format import HEAD, DamagedFileError, FileRows, content_of, head_of, wanted_columns
@@ -44,7 +44,7 @@ class JsonLines:
     options: JsonOptions
     given: Mapping[str, Any] = field(default_factory=dict)
     """Plain values of fields that an object may lack."""
-    envelope: str | None = None
+    events: EventOptions | None = None
     """Feed whose events the objects are; None: they are rows."""
 
     suffixes = packed_too(".json", ".jsonl", ".ndjson")
@@ -55,7 +55,7 @@ class JsonLines:
 
     def schema(self, file: Storage) -> pa.Schema | None:
         """Return the members of the first rows, without types; None if there are none, and for events. Raises one of `UNREADABLE`."""
-        if self.envelope is not None:
+        if self.events is not None:
             return None
         head = head_of(file)
         is_whole = len(head) < HEAD
@@ -73,11 +73,11 @@ class JsonLines:
         def place(position: int) -> str:
             return lines[position].place
 
-        if self.envelope is None:
+        if self.events is None:
             table = rows.table(texts, problems, place)
         else:
-            events = Envelope(self.envelope, wanted).open(texts, problems, place)
-            table = rows.table(events.rows, problems, place, events.beside)
+            opened = Envelope(self.events, node, wanted).open(texts, problems, place)
+            table = rows.table(opened.rows, problems, place, opened.beside)
         return FileRows(table, problems, lambda number: lines[number].content.decode(errors="backslashreplace"))
 
     def first_rows(self, file: Storage, count: int) -> list[bytes]:
@@ -89,8 +89,9 @@ class JsonLines:
 
     def _of_rows(self, lines: Sequence[_Line]) -> Sequence[_Line]:
         """Return the rows of lines: the lines themselves, or the elements of the arrays in them that the job's file names."""
-        path = self.options.rows
-        return lines if path is None else [row for line in lines for row in _elements_at(line, path)]
+        path, events = self.options.rows, self.events
+        rows = lines if path is None else [row for line in lines for row in _elements_at(line, path)]
+        return rows if events is None else [row for row in rows if changes_a_row(events, row.content)]
 
 
 def _first_lines(head: bytes, *, is_whole: bool) -> list[_Line]:

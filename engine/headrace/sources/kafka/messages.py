@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.api.graph import SourceNode
-from headrace.config import SourceConfig
+from headrace.config import EventOptions, SourceConfig
 from headrace.sources.envelope import Envelope
 from headrace.sources.folder.format import DecodedRows, wanted_columns
 from headrace.sources.json_rows import JsonRows
@@ -26,12 +26,12 @@ class Messages(msgspec.Struct, frozen=True):
     """Settings for decoding the rows of a landed file."""
 
     on_tombstone: Literal["quarantine", "skip"] = "quarantine"
-    envelope: str | None = None
+    events: EventOptions | None = None
 
     @classmethod
     def of(cls, config: SourceConfig) -> Self:
         """Return the settings of a source. A change feed has a tombstone behind each deletion, which says nothing more."""
-        return cls("skip" if config.envelope is not None else config.on_tombstone, config.envelope)
+        return cls("skip" if config.events is not None else config.on_tombstone, config.events)
 
 
 def read_messages(file: Storage) -> pa.Table:
@@ -81,9 +81,9 @@ class MessageReader:
 
     def __init__(self, node: SourceNode, messages: Messages) -> None:
         """Make a decoder to the record of `node`."""
-        columns, feed = wanted_columns(node), messages.envelope
+        columns, feed = wanted_columns(node), messages.events
         self._rows = JsonRows(node, columns, of_file=False)
-        self._envelope = None if feed is None else Envelope(feed, columns)
+        self._envelope = None if feed is None else Envelope(feed, node, columns)
         self._skips = messages.on_tombstone == "skip"
 
     def read(self, table: pa.Table) -> DecodedRows:

@@ -22,6 +22,7 @@ from headrace.sources.folder.formats import format_of, read_file
 from headrace.sources.kafka.landed import MESSAGES
 from headrace.sources.kafka.messages import MessageReader, Messages, text_columns
 from headrace.sources.row_check import RowCheck
+from headrace.storage.delta_schema import DeltaColumn
 from headrace.storage.storage import Storage
 from headrace.testing._memory_disk import forget_disk, memory_disk
 
@@ -60,7 +61,7 @@ def read_bytes(
         if kind == "delta":
             own = [column.name for column in wanted_columns(node) if column.stored == column.name]
             names = dict.fromkeys([*own, *pq.read_schema(io.BytesIO(content)).names])
-            file_rows = source_rows(Storage(uri), DeltaRows(tuple(names)), node)
+            file_rows = source_rows(Storage(uri), DeltaRows(tuple(DeltaColumn(name, "string") for name in names)), node)
         else:
             file_rows = read_file(Storage(uri), node, options)
         table = file_rows.table

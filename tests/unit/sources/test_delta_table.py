@@ -62,15 +62,6 @@ class TableSlices:
         return True
 
 
-VECTOR = {
-    "storageType": "u",
-    "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^",
-    "offset": 4,
-    "sizeInBytes": 40,
-    "cardinality": 1,
-}
-
-
 def nothing_taken(job, match):
     """The run fails with this message and leaves the job as it was."""
     before = job.last.sources if job.last else {}
@@ -298,7 +289,6 @@ def test_vacuumed_file_is_never_skipped(on_bad_file):
             {"protocol": {"readerFeatures": ["variantType"], "writerFeatures": ["variantType"]}},
             "the table feature variantType",
         ),
-        ({"add": {"deletionVector": VECTOR}}, "deletion vectors"),
         ({"add": {"path": "s3://other/part.parquet"}}, "files outside of the table's folder"),
     ],
 )

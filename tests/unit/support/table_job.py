@@ -192,7 +192,7 @@ class TableJob(ReadingJob):
         self.written = written
         feed = source.get("change_feed")
         self.pipeline_options = {**({"row_kind": "_change_type"} if feed else {}), **(options or {})}
-        bound = {"format": "delta", "path": written.path, **source}
+        bound = {"format": "delta", "path": str(written.path), **source}
         others = {name: {} for name in more}
         self.harness = PipelineHarness(
             pipeline(*more, **self.pipeline_options), job={"sources": {"rows": bound, **others}}, **(harness or {})

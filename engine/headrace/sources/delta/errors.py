@@ -8,6 +8,7 @@ from headrace.config import SourceConfig
 from headrace.errors import SourceError
 from headrace.names import counted
 from headrace.sources.source import TakenIn
+from headrace.storage.deletion_vectors import MissingVectorError
 from headrace.storage.delta_log import CHANGE_FEED, DeltaCommit, LoggedFile, TableState
 
 
@@ -83,8 +84,6 @@ class DeltaErrors:
         outside = next((file.path for file in files if "://" in file.path or file.path.startswith("/")), None)
         if outside is not None:
             return self._unreadable(version, f"files outside of the table's folder ({outside}: a shallow clone)")
-        if any(file.has_deletion_vector for file in files):
-            return self._unreadable(version, "deletion vectors")
         return None
 
     def _unreadable(self, version: int, what: str) -> SourceError:
@@ -103,8 +102,14 @@ class DeltaErrors:
             f"sources.{self.source}.skip_versions: {versions}; a new job can begin with sources.{self.source}.start: snapshot"
         )
 
-    def vacuumed(self, version: int, path: str) -> SourceError:
-        """Return the error for a file of a commit that no longer exists."""
+    def missing(self, version: int, path: str, error: OSError | None = None) -> SourceError:
+        """Return the error for a file of a commit that no longer exists, or for the file of its deletion vector, as `error` says."""
+        if isinstance(error, MissingVectorError):
+            what = f"{error}: it says which rows of {path} are deleted, and version {version} of the table needs both"
+            return SourceError(
+                f"source '{self.source}': {what}. Nothing was taken in. Bring the file of deletion vectors back from a backup. "
+                f"{self.way_out(version)}"
+            )
         return SourceError(
             f"source '{self.source}': {path} is gone. Version {version} of the table needs it; a VACUUM has removed it before its rows "
             f"were taken in. Nothing was taken in. Bring the file back from a backup. {self.way_out(version)}"

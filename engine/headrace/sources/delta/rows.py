@@ -6,14 +6,18 @@ from collections.abc import Collection, Sequence
 from typing import Final, Literal
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.api.graph import CHANGE_TYPE, SourceNode
 from headrace.api.records import RowKind
 from headrace.records.column_types import Column, columns_of, near_misses
-from headrace.sources.folder.format import FileRows, located
+from headrace.sources.folder.format import DamagedFileError, FileRows, located
 from headrace.sources.folder.parquet import ParquetColumns
+from headrace.storage.deletion_vectors import DamagedVectorError, DeletionVector
+from headrace.storage.delta_schema import DeltaColumn
 from headrace.storage.storage import Storage
 
 _SYMBOLS: Final = {
@@ -36,6 +40,9 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "binary": pa.binary(),
 }
 
+_TIMES: Final = {"timestamp", "timestamp_ntz"}
+_CHANGE_COLUMN: Final = DeltaColumn(CHANGE_TYPE, "string")
+
 Side = Literal["minus", "plus"]
 """Half of a change file's rows: `minus` are deletes and pre-images, `plus` inserts and post-images. `minus` sorts first."""
 
@@ -48,19 +55,47 @@ class PartitionValue(msgspec.Struct, frozen=True):
     text: str | None
 
 
-class DeltaRows(msgspec.Struct, frozen=True):
+class DeltaRows(msgspec.Struct, frozen=True, omit_defaults=True):
     """Facts about a file's rows that are in the table's log.
 
     `columns` are the table's columns: a column that the file lacks is null. `kind` is the row kind of all rows (a symbol), if
     given. With a `side`, only rows of that side count, by the file's column `_change_type`.
     """
 
-    columns: tuple[str, ...] = ()
+    columns: tuple[DeltaColumn, ...] = ()
     partition: tuple[PartitionValue, ...] = ()
     kind: str | None = None
     side: Side | None = None
-    times: tuple[str, ...] = ()
-    """Columns of timestamps. Files of before their type was widened have dates."""
+    table: str = ""
+    """The table's folder, where deletion vectors are; empty without any."""
+    vector: DeletionVector | None = None
+    """Rows that are deleted: they do not count."""
+    only: DeletionVector | None = None
+    """If given, only these rows count."""
+
+    def counts(self, storage: Storage, rows: int) -> npt.NDArray[np.bool_] | None:
+        """Return for each row of a file with so many `rows` whether it counts; None if all do.
+
+        Raises `OSError` and `DamagedFileError` where a deletion vector cannot be read.
+        """
+        if self.vector is None and self.only is None:
+            return None
+        mask = np.full(rows, self.only is None)
+        if self.only is not None:
+            mask[self._rows(self.only, storage, rows)] = True
+        if self.vector is not None:
+            mask[self._rows(self.vector, storage, rows)] = False
+        return mask
+
+    def _rows(self, vector: DeletionVector, storage: Storage, rows: int) -> npt.NDArray[np.int64]:
+        try:
+            deleted = vector.rows(storage.at(self.table))
+        except DamagedVectorError as error:
+            raise DamagedFileError(str(error)) from error
+        if len(deleted) and deleted.max() >= rows:
+            msg = f"{vector} deletes row {deleted.max():,}, and the file has {rows:,}"
+            raise DamagedFileError(msg)
+        return deleted
 
 
 def source_rows(place: Storage, delta: DeltaRows | None, node: SourceNode) -> FileRows:
@@ -94,19 +129,21 @@ def read_rows(
     if delta is None:
         return file.read(columns)
     # Spark leaves an empty column _change_type in data files that a MERGE writes beside files of changes.
-    own = {*delta.columns, CHANGE_TYPE} if delta.side is not None else {*delta.columns}
-    wanted = own & {*columns, CHANGE_TYPE} if columns else own
-    names = _names_in_file(file.names, wanted)
+    own = (*delta.columns, _CHANGE_COLUMN) if delta.side is not None else delta.columns
+    wanted = [column for column in own if not columns or column.name in {*columns, CHANGE_TYPE}]
+    stored = _stored_columns(file.names, wanted)
     # An Arrow table without a column has no rows, so constants could not be added.
-    table = _without_views(file.read([*names] or file.names[:1]))
-    table = _widened(table.rename_columns([names.get(name, name) for name in table.schema.names]), delta.times)
+    table = file.read([*stored] or file.names[:1])
+    table = _without_views(_of_counting_rows(table, delta, place))
+    table = table.rename_columns([stored[name].name if name in stored else name for name in table.schema.names])
+    table = _widened(table, [column.name for column in delta.columns if column.type in _TIMES])
     table = _of_side(table, delta.side) if delta.side is not None else table
     for value in delta.partition:
         if value.column not in table.schema.names:
             table = table.append_column(value.column, pa.repeat(partition_scalar(value), table.num_rows))
-    for name in delta.columns:
-        if name not in table.schema.names and name in wanted:
-            table = table.append_column(name, pa.nulls(table.num_rows))
+    for column in wanted:
+        if column.name not in table.schema.names and column is not _CHANGE_COLUMN:
+            table = table.append_column(column.name, pa.nulls(table.num_rows))
     for name in nulls:
         if name not in table.schema.names and not any(near_misses([name], table.schema.names)):
             table = table.append_column(name, pa.nulls(table.num_rows))
@@ -115,14 +152,17 @@ def read_rows(
     return table
 
 
-def _names_in_file(names: Sequence[str], wanted: Collection[str]) -> dict[str, str]:
-    """Return the columns of a file that a table has, with their names in the table, which may differ in case."""
-    in_table = {name.lower(): name for name in wanted}
-    return {
-        name: name if name in wanted else in_table[name.lower()]
-        for name in names
-        if name in wanted or (name.lower() in in_table and in_table[name.lower()] not in names)
-    }
+def _of_counting_rows(table: pa.Table, delta: DeltaRows, place: Storage) -> pa.Table:
+    counts = delta.counts(place, table.num_rows)
+    return table if counts is None else table.filter(pa.array(counts))
+
+
+def _stored_columns(names: Sequence[str], wanted: Sequence[DeltaColumn]) -> dict[str, DeltaColumn]:
+    """Return the columns that a file has, by their names in it, which may differ in case."""
+    exact = {column.stored: column for column in wanted}
+    in_any_case = {column.stored.lower(): column for column in wanted if column.stored not in names}
+    columns = {name: exact.get(name) or in_any_case.get(name.lower()) for name in names}
+    return {name: column for name, column in columns.items() if column is not None}
 
 
 def _widened(table: pa.Table, times: Collection[str]) -> pa.Table:
@@ -136,7 +176,10 @@ def _widened(table: pa.Table, times: Collection[str]) -> pa.Table:
 def count_rows_of(place: Storage, delta: DeltaRows) -> int:
     """Count the rows that `read_rows` returns for the file."""
     file = ParquetColumns(place)
-    return file.rows if delta.side is None else len(_of_side(file.read([CHANGE_TYPE]), delta.side))
+    if delta.side is not None:
+        return len(_of_side(file.read([CHANGE_TYPE]), delta.side))
+    counts = delta.counts(place, file.rows)
+    return file.rows if counts is None else int(counts.sum())
 
 
 def partition_scalar(value: PartitionValue) -> pa.Scalar:

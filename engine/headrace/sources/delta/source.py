@@ -35,7 +35,6 @@ APPENDED: Final = "add"
 SNAPSHOT: Final = "snapshot"
 _MINUS: Final[Side] = "minus"
 _PLUS: Final[Side] = "plus"
-_TIMES: Final = {"timestamp", "timestamp_ntz"}
 _NOTHING_TAKEN: Final = TakenIn()
 
 
@@ -126,7 +125,7 @@ class DeltaSource(Source):
         try:
             return count_rows_of(self._storage.at(file.path), _logged(file))
         except FileNotFoundError as error:
-            raise self._errors.vacuumed(version_of(file.name), file.path) from error
+            raise self._errors.missing(version_of(file.name), file.path, error) from error
         except UNREADABLE as error:
             if self._config.on_bad_file == "quarantine" and is_damage(error):
                 return 0
@@ -140,7 +139,7 @@ class DeltaSource(Source):
         try:
             return event_times_of(self.read(file, self._node, self._storage), self._node, limit)
         except FileNotFoundError as error:
-            raise self._errors.vacuumed(version_of(file.name), file.path) from error
+            raise self._errors.missing(version_of(file.name), file.path, error) from error
         except UNREADABLE as error:
             if self._config.on_bad_file == "quarantine" and is_damage(error):
                 return pa.nulls(self.rows(file), pa.int64())
@@ -182,7 +181,7 @@ class DeltaSource(Source):
         if problem is not None:
             yield str(problem)
             return
-        schema = self._log.schema(latest)
+        schema = self._guarded(latest).schema
         own = (CHANGE_TYPE,) if self._config.change_feed else ()
         yield from (problem.why for problem in column_problems(self._node, schema, self._config.path, own))
 
@@ -256,35 +255,45 @@ class DeltaSource(Source):
         elif commit.changes:
             for logged in commit.changes:
                 for side in (_MINUS, _PLUS):
-                    yield self._file(commit.version, side, logged, state, side=side)
+                    yield self._file(commit.version, side, logged, state, rows=DeltaRows(side=side))
         else:
-            for logged in commit.dropped:
-                yield self._file(commit.version, _MINUS, logged, state, row_kind=RowKind.DELETE)
-            for logged in commit.appended:
-                yield self._file(commit.version, _PLUS, logged, state)
+            yield from self._sides(commit, state)
+
+    def _sides(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
+        """Yield the files of a commit's removed rows, and those of its added rows.
+
+        A file that the commit removes and adds has other deleted rows after it: these alone have changed.
+        """
+        removed = {file.path: file for file in commit.dropped}
+        added = {file.path: file for file in commit.appended}
+        for side, files, others in ((_MINUS, removed, added), (_PLUS, added, removed)):
+            kind = RowKind.DELETE if side == _MINUS else RowKind.INSERT
+            for path, logged in files.items():
+                only = others[path].vector if path in others else None
+                if path not in others or only is not None:
+                    rows = DeltaRows(kind=kind.symbol, only=only)
+                    yield self._file(commit.version, side, logged, state, rows=rows)
 
     def _file(
-        self,
-        version: int,
-        kind: str,
-        logged: LoggedFile,
-        state: TableState,
-        *,
-        row_kind: RowKind = RowKind.INSERT,
-        side: Side | None = None,
+        self, version: int, kind: str, logged: LoggedFile, state: TableState, *, rows: DeltaRows | None = None
     ) -> SourceFile:
-        types = dict(state.columns)
+        """Return a file as a file of the source. `rows` has the facts that are not in the log; None: the rows are new."""
+        types = {column.name: column.type for column in state.columns}
         partition = tuple(
             PartitionValue(name, types.get(name, "string"), logged.partition.get(name))
             for name in state.partition_columns
         )
-        symbol = row_kind.symbol if self._config.change_feed and side is None else None
-        times = tuple(name for name, kind in types.items() if kind in _TIMES)
-        rows = DeltaRows(tuple(types), partition, symbol, side, times)
-        name = f"{_version_text(version)}/{kind}/{logged.path}"
-        return SourceFile(
-            name, f"{self._config.path}/{logged.path}", 0, self._config.format, msgspec.Raw(msgspec.json.encode(rows))
+        own = rows or DeltaRows(kind=RowKind.INSERT.symbol if self._config.change_feed else None)
+        facts = msgspec.structs.replace(
+            own,
+            columns=state.columns,
+            partition=partition,
+            vector=logged.vector,
+            table="" if logged.vector is None and own.only is None else self._config.path,
         )
+        name = f"{_version_text(version)}/{kind}/{logged.path}"
+        path = f"{self._config.path}/{logged.path}"
+        return SourceFile(name, path, 0, self._config.format, msgspec.Raw(msgspec.json.encode(facts)))
 
     # ------------------------------------------------------------------------------------------------------ position
 
@@ -345,7 +354,7 @@ class DeltaSource(Source):
             raise (
                 self._errors.expired(version, first - 1)
                 if version < first
-                else self._errors.vacuumed(version, missing[0])
+                else self._errors.missing(version, missing[0])
             )
         return [files_by_name[name] for name in wanted]
 

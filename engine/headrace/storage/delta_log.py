@@ -133,7 +133,7 @@ class TableState:
 
     def _unreadable(self) -> Iterator[str]:
         mode = self.configuration.get(_MAPPING, "none")
-        if mode != "none":
+        if mode not in {"none", "name", "id"}:
             yield f"column mapping by {mode} ({_MAPPING})"
         protocol = self.actions[1]
         if unknown := sorted({*(protocol.get("readerFeatures") or ())} - _READABLE):

@@ -284,7 +284,6 @@ def test_vacuumed_file_is_never_skipped(on_bad_file):
 @pytest.mark.parametrize(
     ("action", "what"),
     [
-        ({"metaData": {"configuration": {"delta.columnMapping.mode": "name"}}}, "column mapping by name"),
         (
             {"protocol": {"readerFeatures": ["variantType"], "writerFeatures": ["variantType"]}},
             "the table feature variantType",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Final, Literal
 
 import msgspec
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from headrace.api.graph import CHANGE_TYPE, SourceNode
 from headrace.api.records import RowKind
 from headrace.records.column_types import Column, columns_of, near_misses
+from headrace.sources.delta.mapping import columns_in_file, in_table_names
 from headrace.sources.folder.format import DamagedFileError, FileRows, located
 from headrace.sources.folder.parquet import ParquetColumns
 from headrace.storage.deletion_vectors import DamagedVectorError, DeletionVector
@@ -131,11 +132,11 @@ def read_rows(
     # Spark leaves an empty column _change_type in data files that a MERGE writes beside files of changes.
     own = (*delta.columns, _CHANGE_COLUMN) if delta.side is not None else delta.columns
     wanted = [column for column in own if not columns or column.name in {*columns, CHANGE_TYPE}]
-    stored = _stored_columns(file.names, wanted)
+    stored = columns_in_file(file.schema, wanted)
     # An Arrow table without a column has no rows, so constants could not be added.
     table = file.read([*stored] or file.names[:1])
     table = _without_views(_of_counting_rows(table, delta, place))
-    table = table.rename_columns([stored[name].name if name in stored else name for name in table.schema.names])
+    table = in_table_names(table, stored)
     table = _widened(table, [column.name for column in delta.columns if column.type in _TIMES])
     table = _of_side(table, delta.side) if delta.side is not None else table
     for value in delta.partition:
@@ -155,14 +156,6 @@ def read_rows(
 def _of_counting_rows(table: pa.Table, delta: DeltaRows, place: Storage) -> pa.Table:
     counts = delta.counts(place, table.num_rows)
     return table if counts is None else table.filter(pa.array(counts))
-
-
-def _stored_columns(names: Sequence[str], wanted: Sequence[DeltaColumn]) -> dict[str, DeltaColumn]:
-    """Return the columns that a file has, by their names in it, which may differ in case."""
-    exact = {column.stored: column for column in wanted}
-    in_any_case = {column.stored.lower(): column for column in wanted if column.stored not in names}
-    columns = {name: exact.get(name) or in_any_case.get(name.lower()) for name in names}
-    return {name: column for name, column in columns.items() if column is not None}
 
 
 def _widened(table: pa.Table, times: Collection[str]) -> pa.Table:

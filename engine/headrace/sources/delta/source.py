@@ -278,9 +278,9 @@ class DeltaSource(Source):
         self, version: int, kind: str, logged: LoggedFile, state: TableState, *, rows: DeltaRows | None = None
     ) -> SourceFile:
         """Return a file as a file of the source. `rows` has the facts that are not in the log; None: the rows are new."""
-        types = {column.name: column.type for column in state.columns}
+        columns = {column.name: column for column in state.columns}
         partition = tuple(
-            PartitionValue(name, types.get(name, "string"), logged.partition.get(name))
+            PartitionValue(name, columns[name].type, logged.partition.get(columns[name].stored))
             for name in state.partition_columns
         )
         own = rows or DeltaRows(kind=RowKind.INSERT.symbol if self._config.change_feed else None)

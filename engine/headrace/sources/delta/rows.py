@@ -17,6 +17,7 @@ from headrace.records.column_types import Column, columns_of, near_misses
 from headrace.sources.delta.mapping import columns_in_file, in_table_names
 from headrace.sources.folder.format import DamagedFileError, FileRows, located
 from headrace.sources.folder.parquet import ParquetColumns
+from headrace.sources.position import Ranges
 from headrace.storage.deletion_vectors import DamagedVectorError, DeletionVector
 from headrace.storage.delta_schema import DeltaColumn
 from headrace.storage.storage import Storage
@@ -73,15 +74,25 @@ class DeltaRows(msgspec.Struct, frozen=True, omit_defaults=True):
     """Rows that are deleted: they do not count."""
     only: DeletionVector | None = None
     """If given, only these rows count."""
+    net: Ranges | None = None
+    """If given, only these rows count: they have changed on balance, and others of the file have not."""
+
+    def live_rows(self, place: Storage) -> npt.NDArray[np.int64]:
+        """Return the numbers of the rows that count in a file."""
+        rows = ParquetColumns(place).rows
+        counts = self.counts(place, rows)
+        return np.arange(rows) if counts is None else np.flatnonzero(counts)
 
     def counts(self, storage: Storage, rows: int) -> npt.NDArray[np.bool_] | None:
         """Return for each row of a file with so many `rows` whether it counts; None if all do.
 
         Raises `OSError` and `DamagedFileError` where a deletion vector cannot be read.
         """
-        if self.vector is None and self.only is None:
+        if self.vector is None and self.only is None and self.net is None:
             return None
-        mask = np.full(rows, self.only is None)
+        mask = np.full(rows, self.only is None and self.net is None)
+        for first, end in self.net or ():
+            mask[first:end] = True
         if self.only is not None:
             mask[self._rows(self.only, storage, rows)] = True
         if self.vector is not None:
@@ -166,7 +177,7 @@ def _widened(table: pa.Table, times: Collection[str]) -> pa.Table:
     return table
 
 
-def count_rows_of(place: Storage, delta: DeltaRows) -> int:
+def row_count(place: Storage, delta: DeltaRows) -> int:
     """Count the rows that `read_rows` returns for the file."""
     file = ParquetColumns(place)
     if delta.side is not None:

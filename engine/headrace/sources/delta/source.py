@@ -1,4 +1,4 @@
-"""Delta table as a source: its appended rows, or its change data feed.
+"""Delta table as a source: its appended rows, its change data feed, or what each commit changed on balance.
 
 Each data file of a commit is a file of the source, named VERSION/KIND/PATH, with a version of 20 digits as in Delta's log. So
 arrival order is (version, kind, path, the source's `order_by`, row): in each version, deletes and pre-images (`minus`) come
@@ -19,10 +19,12 @@ from headrace.config import JobConfig, SourceConfig, StartKind
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.records.source_columns import EventTimeLimit
 from headrace.sources.delta.errors import DeltaErrors
-from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, count_rows_of, source_rows
+from headrace.sources.delta.net_changes import ChangedFile, net_changes
+from headrace.sources.delta.policy import is_passed_over, is_rewrite
+from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, row_count, source_rows
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
 from headrace.sources.kafka.landed import Topic
-from headrace.sources.position import NO_FACTS, Position, SourceFacts, TablePosition
+from headrace.sources.position import NO_FACTS, PassedVersion, Position, SourceFacts, TablePosition
 from headrace.sources.row_check import column_problems, event_times_of
 from headrace.sources.source import Ahead, InputFile, Remark, Source, SourceFile, TableReach, TakenIn, Want, first_files
 from headrace.storage.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
@@ -62,6 +64,7 @@ class DeltaSource(Source):
         self._log = DeltaLog(config.path, storage.options)
         self._errors = DeltaErrors(source.name, config, job)
         self._files: dict[tuple[int, bool], list[SourceFile]] = {}
+        self._passed_over: dict[int, PassedVersion] = {}
 
     @staticmethod
     def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:
@@ -82,6 +85,8 @@ class DeltaSource(Source):
         new: list[SourceFile] = []
         reached = place.version - 1
         for version in range(place.version, versions[-1] + 1):
+            if (new or unread) and self._is_compared(version, place.snapshot):
+                break
             files = self._of_version(version, place.snapshot, versions, taken_in=want.taken_in)
             if isinstance(files, HeadraceError):
                 if new or unread:
@@ -89,12 +94,27 @@ class DeltaSource(Source):
                 raise files
             new += [file for file in files if file.name > since.last]
             reached = version
+            if files and self._is_compared(version, place.snapshot):
+                break
         files_ahead = [*unread, *new]
         if until is not None:
             files_ahead = [file for file in files_ahead if file.name <= until]
             reached = min(reached, version_of(until) - 1) if until else place.version - 1
-        reach = TableReach(self._table_id(place, versions), reached, place.snapshot, place.is_provisional)
+        passed = tuple(own for own in self._passed_over.values() if place.version <= own.version <= reached)
+        reach = TableReach(self._table_id(place, versions), reached, place.snapshot, place.is_provisional, passed)
         return Ahead(want, tuple(files_ahead), tuple(files_ahead), reach)
+
+    def _is_compared(self, version: int, snapshot: int | None) -> bool:
+        """Return whether the rows of a commit are read to find its net changes. Commits behind it are planned when it is taken in."""
+        if self._config.on_change != "as_changes" or version == snapshot or self._is_skipped(version):
+            return False
+        try:
+            return is_rewrite(self._log.commit(version))
+        except StoreError:
+            return False  # the plan says so
+
+    def _is_skipped(self, version: int) -> bool:
+        return any(version in skipped for skipped in self._config.skipped)
 
     def find(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the files with these names that exist: the log has the version, and the folder has the file.
@@ -123,7 +143,7 @@ class DeltaSource(Source):
         Raises `SourceError` for a missing file, and for an unreadable one unless `on_bad_file` is quarantine: then it counts 0.
         """
         try:
-            return count_rows_of(self._storage.at(file.path), _logged(file))
+            return row_count(self._storage.at(file.path), _logged(file))
         except FileNotFoundError as error:
             raise self._errors.missing(version_of(file.name), file.path, error) from error
         except UNREADABLE as error:
@@ -158,7 +178,8 @@ class DeltaSource(Source):
             version=max(reached, -1 if since.version is None else since.version),
             snapshot=ahead.reach.snapshot,
         )
-        return msgspec.structs.replace(since, position=position)
+        passed = tuple(own for own in ahead.reach.passed_over if own.version <= reached)
+        return msgspec.structs.replace(since, position=position, passed_over=passed)
 
     def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:
         """Yield remarks on whether a run could read the latest version: features of the table, columns that do not fit the record.
@@ -182,7 +203,7 @@ class DeltaSource(Source):
             yield str(problem)
             return
         schema = self._guarded(latest).schema
-        own = (CHANGE_TYPE,) if self._config.change_feed else ()
+        own = (CHANGE_TYPE,) if self._config.gives_changes else ()
         yield from (problem.why for problem in column_problems(self._node, schema, self._config.path, own))
 
     # ---------------------------------------------------------------------------------------------------------- log
@@ -223,7 +244,7 @@ class DeltaSource(Source):
         checked: bool = True,
     ) -> list[SourceFile] | SourceError:
         """Return the files of a version by name, or the error for which it has none. Files read before are not `checked` again."""
-        if any(version in skipped for skipped in self._config.skipped) and checked:
+        if checked and self._is_skipped(version):
             return []
         if (version, version == snapshot) in self._files:
             return self._files[version, version == snapshot]
@@ -237,10 +258,15 @@ class DeltaSource(Source):
                 files = [self._file(version, SNAPSHOT, logged, state) for logged in whole]
             else:
                 commit = self._log.commit(version)
+                if checked and is_passed_over(commit, self._config.on_change):
+                    self._passed_over[version] = _passed_version(commit)
+                    return []
                 problem = self._errors.of_commit(commit, state, taken_in)
-                files = [*self._of_commit(commit, state)]
+                files = [] if problem is not None and checked else [*self._of_commit(commit, state)]
         except (StoreError, TableMissingError) as error:
             return self._damaged(version, error)
+        except SourceError as error:
+            return error
         if problem is not None and checked:
             return problem
         files.sort(key=lambda file: file.name)
@@ -249,15 +275,17 @@ class DeltaSource(Source):
         return files
 
     def _of_commit(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
-        if not self._config.change_feed:
-            for logged in commit.appended:
-                yield self._file(commit.version, APPENDED, logged, state)
-        elif commit.changes:
+        if self._config.change_feed and commit.changes:
             for logged in commit.changes:
                 for side in (_MINUS, _PLUS):
                     yield self._file(commit.version, side, logged, state, rows=DeltaRows(side=side))
-        else:
+        elif self._config.change_feed:
             yield from self._sides(commit, state)
+        elif self._config.on_change == "as_changes" and is_rewrite(commit):
+            yield from self._net(commit, state)
+        else:
+            for logged in commit.appended:
+                yield self._file(commit.version, APPENDED, logged, state)
 
     def _sides(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
         """Yield the files of a commit's removed rows, and those of its added rows.
@@ -274,6 +302,26 @@ class DeltaSource(Source):
                     rows = DeltaRows(kind=kind.symbol, only=only)
                     yield self._file(commit.version, side, logged, state, rows=rows)
 
+    def _net(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
+        """Yield the files with rows that a commit changed on balance. Raises `SourceError` where they cannot be compared."""
+        files = sorted(self._sides(commit, state), key=lambda file: file.name)
+        changed = {
+            side: [
+                ChangedFile(self._storage.at(file.path), _logged(file)) for file in files if kind_of(file.name) == side
+            ]
+            for side in (_MINUS, _PLUS)
+        }
+        try:
+            minus, plus = net_changes(changed[_MINUS], changed[_PLUS])
+        except FileNotFoundError as error:
+            paths = (file.path for file in files if not self._storage.at(file.path).has())
+            raise self._errors.missing(commit.version, next(paths, files[0].path), error) from error
+        except UNREADABLE as error:
+            raise self._errors.not_compared(commit.version, error) from error
+        for file, rows in zip(files, (*minus, *plus), strict=True):
+            if rows.net != ():
+                yield file._replace(facts=msgspec.Raw(msgspec.json.encode(rows)))
+
     def _file(
         self, version: int, kind: str, logged: LoggedFile, state: TableState, *, rows: DeltaRows | None = None
     ) -> SourceFile:
@@ -283,7 +331,7 @@ class DeltaSource(Source):
             PartitionValue(name, columns[name].type, logged.partition.get(columns[name].stored))
             for name in state.partition_columns
         )
-        own = rows or DeltaRows(kind=RowKind.INSERT.symbol if self._config.change_feed else None)
+        own = rows or DeltaRows(kind=RowKind.INSERT.symbol if self._config.gives_changes else None)
         facts = msgspec.structs.replace(
             own,
             columns=state.columns,
@@ -335,19 +383,19 @@ class DeltaSource(Source):
             raise self._errors.behind(versions[-1], position.version, taken_in)
         last = position.last
         if last and version_of(last) == place.version and kind_of(last) != SNAPSHOT:
-            was_feed = kind_of(last) != APPENDED
-            if was_feed != self._config.change_feed:
+            commit = self._log.commit(place.version)
+            if (self._config.change_feed or (self._config.gives_changes and is_rewrite(commit))) == (
+                kind_of(last) == APPENDED
+            ) or is_passed_over(commit, self._config.on_change):
                 msg = (
-                    f"source '{self._name}': 'change_feed' has changed while version {place.version} of {self._config.path} was "
+                    f"source '{self._name}': 'change_feed' or 'on_change' has changed while version {place.version} of {self._config.path} was "
                     "read in part. Nothing was taken in. Set it back until the version is read, then change it."
                 )
                 raise ConfigError(msg)
 
     def _unread(self, facts: SourceFacts) -> list[SourceFile]:
         """Return the files that micro-batches have begun and not finished."""
-        wanted = [
-            name for name in facts.begun if not any(version_of(name) in skipped for skipped in self._config.skipped)
-        ]
+        wanted = [name for name in facts.begun if not self._is_skipped(version_of(name))]
         files_by_name = self.find(wanted) if wanted else {}
         if missing := sorted({*wanted} - files_by_name.keys()):
             version, first = version_of(missing[0]), self._versions()[0]
@@ -362,6 +410,12 @@ class DeltaSource(Source):
 def _logged(file: SourceFile | InputFile) -> DeltaRows:
     """Return the facts of a file's rows that are in the table's log."""
     return msgspec.json.decode(file.facts, type=DeltaRows)
+
+
+def _passed_version(commit: DeltaCommit) -> PassedVersion:
+    return PassedVersion(
+        commit.version, commit.operation or "unknown", len(commit.dropped) or len(commit.appended), commit.timestamp
+    )
 
 
 def version_of(name: str) -> int:

@@ -383,3 +383,73 @@ def test_policy_cannot_change_within_a_version(tmp_path):
 def test_policies_that_do_not_fit_are_refused(tmp_path, source, options, match):
     with pytest.raises(ConfigError, match=match):
         TableJob(new_table(tmp_path), options=options, **source).run()
+
+
+def test_removed_rows_have_the_columns_that_they_had(tmp_path):
+    written = new_table(tmp_path)
+    first = written.add(table("p", "q", sizes=[1, 2]))
+    written.commit(first)
+    job = TableJob(written, on_change="as_changes")
+    job.run()
+    fewer = table("p", "q").drop(["size"])
+    written.commit(written.remove(first), written.add(fewer), written.metadata(COLUMNS[:3], {}))
+    assert job.took() == ["-Dp", "-Dq", "p", "q"]
+    assert [row.size for row in job.seen()] == [1, 2, 1, 2, None, None]
+
+
+# ------------------------------------------------------------------------------------------- change feeds with vectors
+
+
+def feed_table(folder):
+    return new_table(folder, configuration={"delta.enableChangeDataFeed": "true"})
+
+
+def test_vectors_differ_by_the_rows_of_a_feed(tmp_path):
+    written = feed_table(tmp_path)
+    first = written.add(table(*"pqrst"))
+    written.commit(first)
+    second = written.again("part-001.parquet", written.vector([1, 3]))
+    written.commit(written.remove(first), second, operation="DELETE")
+    third = written.again("part-001.parquet", written.vector([0, 1, 3]))
+    written.commit(written.remove(second), third, operation="DELETE")
+    written.commit(written.remove(third), second, operation="RESTORE")
+    written.commit(written.remove(second), first, operation="RESTORE")
+    written.commit(written.remove(first), operation="DELETE")
+    job = TableJob(written, change_feed=True)
+    assert job.took() == [*"pqrst", "-Dq", "-Ds", "-Dp", "p", "q", "s", *(f"-D{name}" for name in "pqrst")]
+
+
+def test_change_files_win_over_vectors(tmp_path):
+    written = feed_table(tmp_path)
+    first = written.add(table(*"pqr"))
+    written.commit(first)
+    (written.path / "_change_data").mkdir()
+    kinds = pa.array(["update_preimage", "update_postimage"])
+    change = written.add(table("q", "x").append_column("_change_type", kinds), path="_change_data/c.parquet")
+    again = written.again("part-001.parquet", written.vector([1]))
+    cdc = {"cdc": {**change["add"], "dataChange": False}}
+    written.commit(written.remove(first), again, written.add(table("x")), cdc, operation="UPDATE")
+    assert TableJob(written, change_feed=True).took() == ["p", "q", "r", "-Uq", "+Ux"]
+
+
+def test_feed_of_a_merge_without_change_files(tmp_path):
+    written = feed_table(tmp_path)
+    first = written.add(table(*"pqr"), written.vector([0]))
+    written.commit(first)
+    merge(written, first)
+    # The merge masks row 1 alone, so row 0 is there again.
+    assert TableJob(written, change_feed=True).took() == ["q", "r", "-Dq", "p", "x", "y"]
+
+
+def test_missing_vector_stops_a_feed(tmp_path):
+    written = feed_table(tmp_path)
+    first = written.add(table(*"pqr"))
+    written.commit(first)
+    job = TableJob(written, change_feed=True)
+    job.run()
+    vector_delete(written, first)
+    next(written.path.glob("*.bin")).unlink()
+    with pytest.raises(SourceError, match=r"\.bin is gone: it says which rows of .*part-001.parquet are deleted"):
+        job.run()
+    with pytest.raises(SourceError, match=r"\.bin is gone: it says which rows"):
+        TableJob(written, on_change="as_changes").run()

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from headrace.storage.delta_schema import DeltaColumn
 
+NO_COLUMN: Final = ""
 _FIELD_ID: Final = b"PARQUET:field_id"
 
 
@@ -36,11 +37,14 @@ def columns_in_file(fields: Sequence[pa.Field] | pa.Schema, wanted: Sequence[Del
 
 
 def in_table_names(table: pa.Table, columns: Mapping[str, DeltaColumn]) -> pa.Table:
-    """Return a file's columns under their names in the table, also fields of structs; drop fields that the table no longer has."""
+    """Return a file's columns under their names in the table, also fields of structs; drop fields that the table no longer has.
+
+    A column that is none of the table is called `NO_COLUMN`.
+    """
     arrays, names = [], []
     for name, array in zip(table.schema.names, table.columns, strict=True):
         column = columns.get(name)
-        names.append(name if column is None else column.name)
+        names.append(NO_COLUMN if column is None else column.name)
         arrays.append(array if column is None or not is_mapped(column) else _renamed_chunks(array, column))
     return pa.table(arrays, names)
 

@@ -71,12 +71,19 @@ def _numbers(ranges: Ranges) -> Numbers:
 def _identities(files: Sequence[ChangedFile], rows: int) -> Numbers:
     """Return a number for each row of the files, in order: equal rows have equal numbers."""
     identities: Numbers = np.zeros(rows, np.int64)
-    for column in files[0].rows.columns:
-        values = [read_rows(file.place, file.rows, [column.name])[column.name] for file in files]
+    for name in dict.fromkeys(column.name for file in files for column in file.rows.columns):
+        values = [_values(file, name) for file in files]
         codes = _codes(values)
         together = identities * (int(codes.max()) + 1) + codes
         identities = np.unique(together, return_inverse=True)[1].astype(np.int64)
     return identities
+
+
+def _values(file: ChangedFile, name: str) -> pa.ChunkedArray:
+    """Return the values of a column, null where the file's version of the table does not have it."""
+    if any(column.name == name for column in file.rows.columns):
+        return read_rows(file.place, file.rows, [name])[name]
+    return pa.chunked_array([pa.nulls(row_count(file.place, file.rows))])
 
 
 def _codes(parts: Sequence[pa.ChunkedArray]) -> Numbers:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from headrace.api.graph import CHANGE_TYPE, SourceNode
 from headrace.api.records import RowKind
 from headrace.records.column_types import Column, columns_of, near_misses
-from headrace.sources.delta.mapping import columns_in_file, in_table_names
+from headrace.sources.delta.mapping import NO_COLUMN, columns_in_file, in_table_names
 from headrace.sources.folder.format import DamagedFileError, FileRows, located
 from headrace.sources.folder.parquet import ParquetColumns
 from headrace.sources.position import Ranges
@@ -161,7 +161,7 @@ def read_rows(
             table = table.append_column(name, pa.nulls(table.num_rows))
     if delta.kind is not None:
         table = table.append_column(CHANGE_TYPE, pa.repeat(pa.scalar(delta.kind), table.num_rows))
-    return table
+    return table.drop([NO_COLUMN]) if NO_COLUMN in table.schema.names and table.num_columns > 1 else table
 
 
 def _of_counting_rows(table: pa.Table, delta: DeltaRows, place: Storage) -> pa.Table:

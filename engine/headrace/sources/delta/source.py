@@ -280,21 +280,21 @@ class DeltaSource(Source):
                 for side in (_MINUS, _PLUS):
                     yield self._file(commit.version, side, logged, state, rows=DeltaRows(side=side))
         elif self._config.change_feed:
-            yield from self._sides(commit, state)
+            yield from self._sides(commit, state, state)
         elif self._config.on_change == "as_changes" and is_rewrite(commit):
             yield from self._net(commit, state)
         else:
             for logged in commit.appended:
                 yield self._file(commit.version, APPENDED, logged, state)
 
-    def _sides(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
-        """Yield the files of a commit's removed rows, and those of its added rows.
+    def _sides(self, commit: DeltaCommit, before: TableState, after: TableState) -> Iterator[SourceFile]:
+        """Yield the files of a commit's removed rows, with the columns of `before`, and those of its added rows.
 
         A file that the commit removes and adds has other deleted rows after it: these alone have changed.
         """
         removed = {file.path: file for file in commit.dropped}
         added = {file.path: file for file in commit.appended}
-        for side, files, others in ((_MINUS, removed, added), (_PLUS, added, removed)):
+        for side, files, others, state in ((_MINUS, removed, added, before), (_PLUS, added, removed, after)):
             kind = RowKind.DELETE if side == _MINUS else RowKind.INSERT
             for path, logged in files.items():
                 only = others[path].vector if path in others else None
@@ -304,7 +304,8 @@ class DeltaSource(Source):
 
     def _net(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
         """Yield the files with rows that a commit changed on balance. Raises `SourceError` where they cannot be compared."""
-        files = sorted(self._sides(commit, state), key=lambda file: file.name)
+        before = self._log.state(commit.version - 1) if commit.version - 1 in self._versions() else state
+        files = sorted(self._sides(commit, before, state), key=lambda file: file.name)
         changed = {
             side: [
                 ChangedFile(self._storage.at(file.path), _logged(file)) for file in files if kind_of(file.name) == side

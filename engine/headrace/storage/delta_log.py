@@ -32,8 +32,11 @@ CHANGE_FEED: Final = "delta.enableChangeDataFeed"
 _MAPPING: Final = "delta.columnMapping.mode"
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _READABLE: Final = frozenset(
-    {"columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck"}
-)  # fmt: skip
+    {
+        *("columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint"),
+        *("vacuumProtocolCheck", "variantType", "variantType-preview", "variantShredding", "variantShredding-preview"),
+    }
+)
 """Reader features of Delta that a table may list."""
 _LAST_READER: Final = 3
 """Last reader version of Delta's protocol. It lists features by name."""

@@ -12,9 +12,10 @@ from deltalake import Schema
 
 _PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
 _ID: Final = "delta.columnMapping.id"
+VARIANT: Final = "variant"
 _KNOWN_TYPES: Final = re.compile(
     r"string|long|integer|short|byte|float|double|boolean|date|binary|timestamp|timestamp_ntz|void|interval .+"
-    r"|decimal\(\d+, *\d+\)|struct|array|map"
+    rf"|decimal\(\d+, *\d+\)|struct|array|map|{VARIANT}"
 )
 
 
@@ -64,12 +65,12 @@ def _kind(kind: Any, mapping: str) -> tuple[str, tuple[DeltaColumn, ...]]:
     return kind["type"], tuple(DeltaColumn(name, own, parts=below) for name, own, below in parts)
 
 
-def unknown_types(columns: Sequence[DeltaColumn], known: frozenset[str] = frozenset()) -> Iterator[str]:
+def unknown_types(columns: Sequence[DeltaColumn]) -> Iterator[str]:
     """Yield each column, or part of one, whose type cannot be read, with its type."""
     for column in columns:
-        if not _KNOWN_TYPES.fullmatch(column.type) and column.type not in known:
+        if not _KNOWN_TYPES.fullmatch(column.type):
             yield f"{column.name} ({column.type})"
-        yield from unknown_types(column.parts, known)
+        yield from unknown_types(column.parts)
 
 
 def to_logged(schema: pa.Schema) -> dict[str, Any]:

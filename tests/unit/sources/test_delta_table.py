@@ -285,8 +285,8 @@ def test_vacuumed_file_is_never_skipped(on_bad_file):
     ("action", "what"),
     [
         (
-            {"protocol": {"readerFeatures": ["variantType"], "writerFeatures": ["variantType"]}},
-            "the table feature variantType",
+            {"protocol": {"readerFeatures": ["geospatial"], "writerFeatures": ["geospatial"]}},
+            "the table feature geospatial",
         ),
         ({"add": {"path": "s3://other/part.parquet"}}, "files outside of the table's folder"),
     ],

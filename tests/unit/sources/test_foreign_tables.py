@@ -130,8 +130,8 @@ def test_binary_partition_in_ascii_is_read(harness):
         ),
         (
             (ROWS, None),
-            {"columns": (*COLUMNS, column("v", "variant")), "protocol": features("variantType")},
-            "feature variantType",
+            {"columns": (*COLUMNS, column("v", "geometry(1)")), "protocol": features("geospatial", "catalogManaged")},
+            "the table feature catalogManaged, geospatial, which",
         ),
         (
             (ROWS, None),

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace.storage.delta_schema import DeltaColumn
+from headrace.sources.delta.variants import json_texts
+from headrace.storage.delta_schema import VARIANT, DeltaColumn
 
 NO_COLUMN: Final = ""
 _FIELD_ID: Final = b"PARQUET:field_id"
@@ -39,19 +40,21 @@ def columns_in_file(fields: Sequence[pa.Field] | pa.Schema, wanted: Sequence[Del
 def in_table_names(table: pa.Table, columns: Mapping[str, DeltaColumn]) -> pa.Table:
     """Return a file's columns under their names in the table, also fields of structs; drop fields that the table no longer has.
 
+    Variants become texts of JSON. Raises `DamagedFileError` for one that cannot be decoded.
+
     A column that is none of the table is called `NO_COLUMN`.
     """
     arrays, names = [], []
     for name, array in zip(table.schema.names, table.columns, strict=True):
         column = columns.get(name)
         names.append(NO_COLUMN if column is None else column.name)
-        arrays.append(array if column is None or not is_mapped(column) else _renamed_chunks(array, column))
+        arrays.append(array if column is None or not _is_converted(column) else _renamed_chunks(array, column))
     return pa.table(arrays, names)
 
 
-def is_mapped(column: DeltaColumn) -> bool:
-    """Return whether a part of a column has another name in files."""
-    return any(part.physical or is_mapped(part) for part in column.parts)
+def _is_converted(column: DeltaColumn) -> bool:
+    """Return whether a column is a variant, or a part of it is one or has another name in files."""
+    return column.type == VARIANT or any(part.physical or _is_converted(part) for part in column.parts)
 
 
 def _renamed_chunks(array: pa.ChunkedArray, column: DeltaColumn) -> pa.ChunkedArray:
@@ -61,8 +64,10 @@ def _renamed_chunks(array: pa.ChunkedArray, column: DeltaColumn) -> pa.ChunkedAr
 
 
 def _renamed(array: Any, column: DeltaColumn) -> Any:
-    """Return an array with its fields as the table names them."""
+    """Return an array with its fields as the table names them, and variants as texts of JSON."""
     kind = array.type
+    if column.type == VARIANT:
+        return json_texts(array)
     if pa.types.is_struct(kind):
         present = columns_in_file([*kind], column.parts)
         places = [place for place, field in enumerate(kind) if field.name in present]

@@ -197,13 +197,21 @@ def partition_scalar(value: PartitionValue) -> pa.Scalar:
             return pa.scalar(None, kind)
         text = value.text.removesuffix("Z").removesuffix("UTC").strip()
         return pa.scalar(text).cast(pa.timestamp("us")).cast(kind)
-    if value.type == "binary" and not (value.text or "").isascii():
+    if value.type == "binary" and _may_be_bytes(value.text or ""):
         msg = (
             f"partition column {value.column} is binary, and writers encode its value {value.text!r} in different ways"
         )
         raise pa.ArrowInvalid(msg)
     kind = _decimal(value.type) if value.type.startswith("decimal") else _TYPES.get(value.type, pa.string())
     return pa.scalar(value.text or None, pa.string()).cast(kind)
+
+
+def _may_be_bytes(text: str) -> bool:
+    """Return whether a text may stand for bytes, one a letter, as well as for its letters in UTF-8."""
+    return not text.isascii() and max(map(ord, text)) <= _LAST_BYTE
+
+
+_LAST_BYTE: Final = 0xFF
 
 
 def _without_views(table: pa.Table) -> pa.Table:

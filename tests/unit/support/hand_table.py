@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from uuid import UUID
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 _LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -129,6 +130,105 @@ class HandTable:
         path.write_bytes(before + size + content + checksum)
         name = folder + z85(uuid.bytes) if storage == "u" else path.as_uri()
         return {**described, "pathOrInlineDv": name, "offset": len(before)}
+
+    def log_checkpoint(self, form="one"):
+        """Write a checkpoint of the last version; `form` is one, parts, sidecars or json."""
+        actions = self._present()
+        name = f"{self.version:020d}.checkpoint"
+        unique = "00000000-0000-0000-0000-00000000feed"
+        if form == "one":
+            self._parquet(f"{name}.parquet", actions)
+        elif form == "parts":
+            for part, own in enumerate((actions[:2], actions[2:]), 1):
+                self._parquet(f"{name}.{part:010d}.{2:010d}.parquet", own)
+        else:
+            for number in (0, 1):
+                self._parquet(f"_sidecars/{number}.parquet", actions[2 + number :: 2] or actions[2:3])
+            sidecars = [
+                {"sidecar": {"path": path.name, "sizeInBytes": path.stat().st_size, "modificationTime": 1}}
+                for path in sorted((self.path / "_delta_log/_sidecars").iterdir())
+            ]
+            top = [{"checkpointMetadata": {"version": self.version}}, *actions[:2], *sidecars]
+            if form == "json":
+                path = self.path / "_delta_log" / f"{name}.{unique}.json"
+                path.write_text("\n".join(map(json.dumps, top)))
+            else:
+                self._parquet(f"{name}.{unique}.parquet", top)
+
+    def forget(self, first):
+        """Clean the log of all commits before this version."""
+        for version in range(first):
+            (self.path / "_delta_log" / f"{version:020d}.json").unlink()
+
+    def _present(self):
+        described, files = {}, {}
+        for version in range(self.version + 1):
+            lines = (self.path / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
+            actions = [json.loads(line) for line in lines]
+            described |= {
+                kind: {kind: own}
+                for action in actions
+                for kind, own in action.items()
+                if kind in {"protocol", "metaData"}
+            }
+            for action in (action for action in actions if "remove" in action):
+                files.pop(action["remove"]["path"], None)
+            files |= {action["add"]["path"]: action for action in actions if "add" in action}
+        return [described["protocol"], described["metaData"], *files.values()]
+
+    def _parquet(self, name, actions):
+        """Write actions as a table: a row for each, with maps where the specification has them."""
+        path = self.path / "_delta_log" / name
+        path.parent.mkdir(exist_ok=True)
+        texts = pa.map_(pa.string(), pa.string())
+        vector = pa.struct(
+            [
+                ("storageType", pa.string()),
+                ("pathOrInlineDv", pa.string()),
+                ("offset", pa.int32()),
+                ("sizeInBytes", pa.int32()),
+                ("cardinality", pa.int64()),
+            ]
+        )
+        kinds = {
+            "add": [
+                ("path", pa.string()),
+                ("partitionValues", texts),
+                ("size", pa.int64()),
+                ("modificationTime", pa.int64()),
+                ("dataChange", pa.bool_()),
+                ("stats", pa.string()),
+                ("deletionVector", vector),
+            ],
+            "metaData": [
+                ("id", pa.string()),
+                ("format", pa.struct([("provider", pa.string()), ("options", texts)])),
+                ("schemaString", pa.string()),
+                ("partitionColumns", pa.list_(pa.string())),
+                ("configuration", texts),
+            ],
+            "protocol": [
+                ("minReaderVersion", pa.int32()),
+                ("minWriterVersion", pa.int32()),
+                ("readerFeatures", pa.list_(pa.string())),
+                ("writerFeatures", pa.list_(pa.string())),
+            ],
+            "sidecar": [("path", pa.string()), ("sizeInBytes", pa.int64()), ("modificationTime", pa.int64())],
+            "checkpointMetadata": [("version", pa.int64())],
+        }
+        present = {kind: fields for kind, fields in kinds.items() if any(kind in action for action in actions)}
+        schema = pa.schema([(kind, pa.struct(fields)) for kind, fields in present.items()])
+        pq.write_table(pa.Table.from_pylist([_with_maps(action) for action in actions], schema), path)
+
+
+def _with_maps(action):
+    return {
+        kind: {
+            key: [*value.items()] if key in {"partitionValues", "configuration"} else value
+            for key, value in own.items()
+        }
+        for kind, own in action.items()
+    }
 
 
 def column(name, kind, **metadata):

@@ -106,6 +106,8 @@ class TableState:
 
     table_id: str
     columns: tuple[DeltaColumn, ...]
+    in_files: tuple[DeltaColumn, ...] = field(repr=False)
+    """The columns, with what a reader of data files needs to know of them."""
     partition_columns: tuple[str, ...]
     configuration: Mapping[str, str] = field(repr=False)
     actions: tuple[Mapping[str, Any], Mapping[str, Any]] = field(repr=False)
@@ -117,7 +119,8 @@ class TableState:
         configuration = metadata.get("configuration") or {}
         columns = logged_columns(metadata["schemaString"], configuration.get(_MAPPING, "none"))
         partition = tuple(metadata.get("partitionColumns") or ())
-        return cls(metadata["id"], columns, partition, configuration, (metadata, protocol))
+        in_files = tuple(column.in_files for column in columns)
+        return cls(metadata["id"], columns, in_files, partition, configuration, (metadata, protocol))
 
     @property
     def schema(self) -> pa.Schema:
@@ -169,12 +172,16 @@ class DeltaLog:
     def versions(self) -> range:
         """Return the versions whose commits are in the log, up to the latest one, without a gap.
 
-        Raises `TableMissingError` where there is no table, `StoreError` where the log cannot be listed.
+        A log that ends with a checkpoint has that version alone. Raises `TableMissingError` where there is no table, `StoreError` where
+        the log cannot be listed.
         """
-        listed = Files(self._uri, self._storage).listed(LOG, recursive=False)
+        listed = [*Files(self._uri, self._storage).listed(LOG, recursive=False)]
         sizes = {int(match[1]): file.size for name, file in listed if (match := _COMMIT.fullmatch(name))}
         # The last commit may be empty since its writer is still at work. One before it has lost its content: reading it says so.
         last = max((version for version, size in sizes.items() if size), default=-1)
+        checkpoint = last_log_checkpoint(name for name, _ in listed)
+        if checkpoint is not None and checkpoint.version > last:
+            return range(checkpoint.version, checkpoint.version + 1)
         present = {version for version in sizes if version <= last}
         if not present:
             msg = f"there is no Delta table {self._uri}"

@@ -13,6 +13,7 @@ from deltalake import Schema
 _PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
 _ID: Final = "delta.columnMapping.id"
 VARIANT: Final = "variant"
+TIMES: Final = frozenset({"timestamp", "timestamp_ntz"})
 _KNOWN_TYPES: Final = re.compile(
     r"string|long|integer|short|byte|float|double|boolean|date|binary|timestamp|timestamp_ntz|void|interval .+"
     rf"|decimal\(\d+, *\d+\)|struct|array|map|{VARIANT}"
@@ -23,7 +24,7 @@ class DeltaColumn(msgspec.Struct, frozen=True, omit_defaults=True):
     """Column of a table, field of a struct, or part of a list or map: its name in the table, and Delta's name of its type."""
 
     name: str
-    type: str
+    type: str = ""
     physical: str = ""
     """Name in data files and partition values, where the table maps columns; empty: `name`."""
     id: int | None = None
@@ -35,6 +36,19 @@ class DeltaColumn(msgspec.Struct, frozen=True, omit_defaults=True):
     def stored(self) -> str:
         """Return the name in data files."""
         return self.physical or self.name
+
+
+    @property
+    def is_converted(self) -> bool:
+        """Return whether values in files look different: it is a variant, or a part of it is one or has another name."""
+        return self.type == VARIANT or any(part.physical or part.is_converted for part in self.parts)
+
+    @property
+    def in_files(self) -> DeltaColumn:
+        """Return the column with what a reader of data files needs. The task of each file gets it for all columns, so it is short."""
+        parts = tuple(part.in_files for part in self.parts) if self.is_converted else ()
+        kind = self.type if parts or self.type in {VARIANT, *TIMES} else ""
+        return DeltaColumn(self.name, kind, self.physical, self.id, parts)
 
 
 def logged_columns(schema: str, mapping: str) -> tuple[DeltaColumn, ...]:

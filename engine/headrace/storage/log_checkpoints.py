@@ -46,12 +46,12 @@ class LogCheckpoint:
                 yield from _actions(table, f"{LOG}/_sidecars/{sidecar['path']}", kind)
 
 
-def last_log_checkpoint(names: Iterable[str], version: int) -> LogCheckpoint | None:
-    """Return the last complete checkpoint of a version, or before it, among the files of a log; None without one."""
+def last_log_checkpoint(names: Iterable[str], version: int | None = None) -> LogCheckpoint | None:
+    """Return the last complete checkpoint among the files of a log, up to a `version` if one is given; None without one."""
     of_version: dict[int, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name in sorted(names):
         match = _NAME.fullmatch(name)
-        if match is not None and int(match[1]) <= version:
+        if match is not None and (version is None or int(match[1]) <= version):
             of_version[int(match[1])][int(match[3] or 0)].append(name)
     for number in sorted(of_version, reverse=True):
         if whole := _whole(of_version[number]):

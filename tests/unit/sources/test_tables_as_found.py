@@ -179,3 +179,13 @@ def test_widened_types_are_read_in_all_files(tmp_path):
 def test_partition_values_of_all_types(kind, text, value):
     read = partition_scalar(PartitionValue("p", kind, text)).as_py()
     assert (read.replace(tzinfo=None) if isinstance(read, datetime) else read) == value
+
+
+def test_log_may_end_with_a_checkpoint(tmp_path):
+    written = written_with(tmp_path, "one")
+    written.log_checkpoint()
+    written.forget(7)
+    job = TableJob(written, start="snapshot")
+    assert job.took() == [*"rsuvw"]
+    written.commit(written.add(table("x")))
+    assert job.took() == ["x"]

@@ -48,13 +48,8 @@ def in_table_names(table: pa.Table, columns: Mapping[str, DeltaColumn]) -> pa.Ta
     for name, array in zip(table.schema.names, table.columns, strict=True):
         column = columns.get(name)
         names.append(NO_COLUMN if column is None else column.name)
-        arrays.append(array if column is None or not _is_converted(column) else _renamed_chunks(array, column))
+        arrays.append(array if column is None or not column.is_converted else _renamed_chunks(array, column))
     return pa.table(arrays, names)
-
-
-def _is_converted(column: DeltaColumn) -> bool:
-    """Return whether a column is a variant, or a part of it is one or has another name in files."""
-    return column.type == VARIANT or any(part.physical or _is_converted(part) for part in column.parts)
 
 
 def _renamed_chunks(array: pa.ChunkedArray, column: DeltaColumn) -> pa.ChunkedArray:

@@ -19,7 +19,7 @@ from headrace.sources.folder.format import DamagedFileError, FileRows, located
 from headrace.sources.folder.parquet import ParquetColumns
 from headrace.sources.position import Ranges
 from headrace.storage.deletion_vectors import DamagedVectorError, DeletionVector
-from headrace.storage.delta_schema import DeltaColumn
+from headrace.storage.delta_schema import TIMES, DeltaColumn
 from headrace.storage.storage import Storage
 
 _SYMBOLS: Final = {
@@ -42,8 +42,7 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "binary": pa.binary(),
 }
 
-_TIMES: Final = {"timestamp", "timestamp_ntz"}
-_CHANGE_COLUMN: Final = DeltaColumn(CHANGE_TYPE, "string")
+_CHANGE_COLUMN: Final = DeltaColumn(CHANGE_TYPE)
 
 Side = Literal["minus", "plus"]
 """Half of a change file's rows: `minus` are deletes and pre-images, `plus` inserts and post-images. `minus` sorts first."""
@@ -148,7 +147,7 @@ def read_rows(
     table = file.read([*stored] or file.names[:1])
     table = _without_views(_of_counting_rows(table, delta, place))
     table = in_table_names(table, stored)
-    table = _widened(table, [column.name for column in delta.columns if column.type in _TIMES])
+    table = _widened(table, [column.name for column in delta.columns if column.type in TIMES])
     table = _of_side(table, delta.side) if delta.side is not None else table
     for value in delta.partition:
         if value.column not in table.schema.names:

@@ -335,7 +335,7 @@ class DeltaSource(Source):
         own = rows or DeltaRows(kind=RowKind.INSERT.symbol if self._config.gives_changes else None)
         facts = msgspec.structs.replace(
             own,
-            columns=state.columns,
+            columns=state.in_files,
             partition=partition,
             vector=logged.vector,
             table="" if logged.vector is None and own.only is None else self._config.path,

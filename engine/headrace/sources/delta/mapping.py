@@ -14,7 +14,8 @@ import pyarrow as pa
 from headrace.sources.delta.variants import json_texts
 from headrace.storage.delta_schema import VARIANT, DeltaColumn
 
-NO_COLUMN: Final = ""
+NO_COLUMN: Final = "\0"
+"""Name of a column that is none of the table: no writer gives a column this name, and one may have the empty name."""
 _FIELD_ID: Final = b"PARQUET:field_id"
 
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.api.changelog import ChangelogMode
+    from headrace.api.changelog import DEBEZIUM, MAXWELL, ChangelogMode
     from headrace.api.functions import (
         AsyncFunction,
         BroadcastContext,
@@ -93,6 +93,8 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
+    "DEBEZIUM",
+    "MAXWELL",
     "AggregateFunction",
     "AggregatedStream",
     "AggregatingState",
@@ -173,7 +175,7 @@ __all__ = [
 
 
 _MODULES = {
-    "api.changelog": ("ChangelogMode",),
+    "api.changelog": ("DEBEZIUM", "MAXWELL", "ChangelogMode"),
     "api.functions": (
         "AsyncFunction",
         "BroadcastContext",

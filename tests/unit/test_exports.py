@@ -40,8 +40,8 @@ def names_of(door):
 
 
 def natural(name):
-    """Return a key that sorts numbers within names by their size."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    """Return a key that sorts constants first, and numbers within names by their size."""
+    return not name.isupper(), [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 @pytest.mark.parametrize("door", DOORS)

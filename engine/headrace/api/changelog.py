@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,18 @@ class ChangelogMode:
         """Return the mode as `explain` shows it: `insert`, `retract`, `upsert(id)`."""
         return f"{self.kind}({', '.join(self.key) or 'unknown key'})" if self.is_upsert else self.kind
 
+
+DEBEZIUM: Final[Mapping[str, str]] = {"field": "__op", "c": "+I", "r": "+I", "u": "+U", "d": "-D"}
+"""Row kinds of the events of Debezium, for `row_kind` of a source with `envelope: debezium`: `r` is a row of a snapshot."""
+
+MAXWELL: Final[Mapping[str, str]] = {
+    "field": "__type",
+    "insert": "+I",
+    "bootstrap-insert": "+I",
+    "update": "+U",
+    "delete": "-D",
+}
+"""Row kinds of the events of Maxwell, for `row_kind` of a source with `envelope: maxwell`."""
 
 ChangelogMode.INSERT = ChangelogMode("insert")
 ChangelogMode.RETRACT = ChangelogMode("retract")

@@ -2,9 +2,10 @@
 
 The functions of users are opaque, so the rules are plain. What cannot be right is refused, with the operator that mends it.
 
-    source          insert; with `row_kind`, retract
+    source          insert; with `row_kind`, retract; without a value for `-U`, upsert of a key that the next operator names
     map, flat_map   as the input; keys stay where `keeps=` names their fields
     filter          as the input; over upsert, a refused row deletes its key
+    additions       insert
     union           insert, if all are; else retract; upsert is refused
     process         what `emits=` declares; else retract, assumed
     side outputs    insert; late records as the input
@@ -21,6 +22,7 @@ import msgspec
 from headrace.api.changelog import INSERTS, ChangelogMode, StreamChanges
 from headrace.api.functions import AsyncFunction, function_types, own_mode
 from headrace.api.graph import (
+    Additions,
     AsyncWait,
     DropUpdateBefore,
     Filter,
@@ -79,10 +81,17 @@ def _declared(mode: ChangelogMode) -> StreamChanges:
 
 
 def _source(source: SourceNode, _: _Inputs, __: _Taken) -> StreamChanges:
-    return INSERTS if source.row_kind is None else StreamChanges(ChangelogMode.RETRACT)
+    return StreamChanges(source.changelog_mode)
 
 
-def _in_spark(_: SparkTransform, __: _Inputs, taken: _Taken) -> StreamChanges:
+def _in_spark(_: SparkTransform, inputs: _Inputs, taken: _Taken) -> StreamChanges:
+    if taken[0].mode.is_upsert:
+        name = inputs[0].node.operator.name
+        msg = (
+            f"Spark's transform over '{name}' may drop the new row of an update, and nothing would say which row that replaces: '{name}' has no "
+            "value for -U. Leave the transform out, and use normalize(), then map() and filter()"
+        )
+        raise ValueError(msg)
     return replace(taken[0], unique=(), may_lack_updates=True)
 
 
@@ -112,7 +121,8 @@ def _filtered(transform: Filter, _: _Inputs, changes: _Taken) -> StreamChanges:
     if taken.mode.is_upsert and not taken.mode.key:
         msg = (
             f"{transform.name}: the updates before it come without their old rows, and nothing declares their key: a refused row could not "
-            'delete the row of its key. Declare it, as in process(..., emits=ChangelogMode.upsert("id")), or emit -U before +U'
+            'delete the row of its key. Declare it, as in drop_update_before("id") or process(..., emits=ChangelogMode.upsert("id")), '
+            "or emit -U before +U"
         )
         raise ValueError(msg)
     return replace(taken, may_lack_updates=True)
@@ -120,7 +130,7 @@ def _filtered(transform: Filter, _: _Inputs, changes: _Taken) -> StreamChanges:
 
 def _upserted(transform: DropUpdateBefore, _: _Inputs, changes: _Taken) -> StreamChanges:
     taken = changes[0]
-    if taken.mode.is_insert or taken.mode.is_upsert:
+    if taken.mode.is_insert or taken.mode.key:
         return taken
     keys = (transform.key,) if transform.key else taken.unique
     if len(keys) != 1:
@@ -189,7 +199,7 @@ def _answered_upserts(
     if not fields:
         msg = (
             f"async_wait '{wait.name}' gets {mode}: a record without a response could not delete the row of its key. Declare it, as in "
-            'process(..., emits=ChangelogMode.upsert("id"))'
+            'drop_update_before("id") or process(..., emits=ChangelogMode.upsert("id"))'
         )
         raise ValueError(msg)
     (takes,), gives = function_types(wait.function)
@@ -286,6 +296,7 @@ _RULES: dict[type, Callable[[Any, _Inputs, _Taken], StreamChanges]] = {
     FlatMap: _mapped,
     Filter: _filtered,
     DropUpdateBefore: _upserted,
+    Additions: lambda *_: INSERTS,
     Union: _united,
     AsyncWait: _answered,
     Process: _processed,

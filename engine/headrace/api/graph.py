@@ -11,12 +11,13 @@ import enum
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, cast
 
 import msgspec
 
-from headrace.api.changelog import INSERTS, ChangelogMode, StreamChanges
+from headrace.api.changelog import INSERTS, UPSERTS_OF_UNKNOWN_KEY, ChangelogMode, StreamChanges
 from headrace.api.functions import AsyncFunction, KeyedFunction, function_types
+from headrace.api.records import RowKind
 from headrace.api.services import AsyncRetryStrategy, Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
 from headrace.api.ttl import OnGap, StateTtl, TtlTime, UpdateType, Visibility
 from headrace.options import Strategy
@@ -160,6 +161,9 @@ class Lag(UpsertMaterialize):
         return self.partition_by
 
 
+SYMBOLS: Final = tuple((kind.symbol, kind) for kind in RowKind)
+"""Symbols of row kinds, as the column `row_kind` of a source has them unless the pipeline says otherwise."""
+
 CHANGE_TYPE = "_change_type"
 """Column of a Delta table's change data feed. A source that reads the feed has it as `row_kind`."""
 
@@ -212,6 +216,17 @@ class SourceNode:
     """In a plan: fields of the keys by which its readers take its rows; None: a reader takes rows without a key, or computes it."""
     rename: tuple[tuple[str, str], ...] = ()
     """In a plan: fields, and the names that the job's file gives them in the source."""
+    kinds: tuple[tuple[str, RowKind], ...] = SYMBOLS
+    """Values of `row_kind` as text, and the kinds that they stand for."""
+
+    @property
+    def changelog_mode(self) -> ChangelogMode:
+        """Return what the changes of the rows mean: without a value that stands for `-U`, updates come without their old rows."""
+        kinds = {kind for _, kind in self.kinds}
+        if self.row_kind is None or kinds == {RowKind.INSERT}:
+            return ChangelogMode.INSERT
+        lacks_old_rows = RowKind.UPDATE_AFTER in kinds and RowKind.UPDATE_BEFORE not in kinds
+        return UPSERTS_OF_UNKNOWN_KEY if lacks_old_rows else ChangelogMode.RETRACT
 
     @property
     def names(self) -> tuple[tuple[str, str], ...]:
@@ -302,6 +317,16 @@ class DropUpdateBefore:
 
 
 @dataclass(frozen=True, slots=True)
+class Additions:
+    """Inserts and updates as new rows (`+I`), without the rows before updates and the deletions."""
+
+    @property
+    def name(self) -> str:
+        """Return the transform's name in errors."""
+        return "additions"
+
+
+@dataclass(frozen=True, slots=True)
 class AssignEventTime:
     """Records with another event time. The watermark stays that of their sources."""
 
@@ -373,7 +398,7 @@ class SinkNode:
     name: str
 
 
-StatelessTransform = Map | Filter | FlatMap | DropUpdateBefore | AssignEventTime | Union | SparkTransform
+StatelessTransform = Map | Filter | FlatMap | DropUpdateBefore | Additions | AssignEventTime | Union | SparkTransform
 Operator = SourceNode | StatelessTransform | AsyncWait | Process | UpsertMaterialize | SinkNode
 
 

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.config import CsvOptions, JsonOptions
 from headrace.errors import ConfigError, HeadraceError
-from headrace.records.value_rules import iso_day, iso_time
+from headrace.records.value_rules import iso_day, iso_time, nearest_float
 from headrace.sources.folder.avro import AvroFiles, read_header
 from headrace.sources.folder.avro_schema import AvroSchema
 from headrace.sources.folder.csv import CsvFiles
@@ -187,6 +187,7 @@ _LOGICAL: Final = {
     "local-timestamp-micros": pa.timestamp("us"),
     "local-timestamp-nanos": pa.timestamp("ns"),
     "uuid": pa.uuid(),
+    "duration": pa.duration("ms"),
 }
 
 
@@ -251,15 +252,8 @@ def _type_of_numbers(texts: Sequence[str]) -> pa.DataType | None:
         before = max(len(text.partition(".")[0].lstrip("-")) for text in texts)
         if behind <= _MOST_BEHIND and before <= _DIGITS - behind:
             return pa.decimal128(_DIGITS, behind)
-    are_floats = all(map(_NUMBER.fullmatch, texts)) and all(_is_float(Decimal(text)) for text in texts)
+    are_floats = all(map(_NUMBER.fullmatch, texts)) and all(nearest_float(Decimal(text)) is not None for text in texts)
     return pa.float64() if are_floats else None
-
-
-def _is_float(number: Decimal) -> bool:
-    """Return whether a float shows all digits of a number."""
-    with suppress(OverflowError, InvalidOperation):
-        return Decimal(repr(float(number))) == number
-    return False
 
 
 def _type_of_texts(texts: Sequence[str]) -> pa.DataType:
@@ -300,7 +294,7 @@ def _type_of_values(values: Sequence[Any]) -> pa.DataType:
         return pa.bool_()
     if kinds == {int} and all(value in _INT64 for value in values):
         return pa.int64()
-    if kinds and kinds <= {int, Decimal} and all(_is_float(Decimal(value)) for value in values):
+    if kinds and kinds <= {int, Decimal} and all(nearest_float(value) is not None for value in values):
         return pa.float64()
     if kinds == {str}:
         return _type_of_texts(values)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace.api.graph import (
+    SYMBOLS,
+    Additions,
     AssignEventTime,
     AsyncWait,
     DropUpdateBefore,
@@ -202,7 +204,7 @@ def kind_of(operator: object) -> str:
 
 
 def _transform(
-    _: JobConfig, transform: Map | Filter | FlatMap | DropUpdateBefore | AssignEventTime | Union
+    _: JobConfig, transform: Map | Filter | FlatMap | DropUpdateBefore | Additions | AssignEventTime | Union
 ) -> dict[str, Any]:
     record = getattr(transform, "record", None)
     return {} if record is None else {"record": record.__name__}
@@ -217,6 +219,7 @@ def _source(config: JobConfig, source: SourceNode) -> dict[str, Any]:
         "event_time": source.event_time,
         "order_by": list(source.order_by or bound.kind.places),
         "row_kind": source.row_kind,
+        **_kinds(source),
         "out_of_orderness": format_duration(source.out_of_orderness),
         "reads": bound.kind.reads(bound),
         "limits": {"files": bound.max_files_per_batch, "rows": bound.max_rows_per_batch},
@@ -224,6 +227,11 @@ def _source(config: JobConfig, source: SourceNode) -> dict[str, Any]:
         "on_bad_row": bound.on_bad_row,
         **({} if source.transform is None else {"spark_transform": _spark_transform(source.transform, bound)}),
     }
+
+
+def _kinds(source: SourceNode) -> dict[str, Any]:
+    """Return what the values of the row kinds' column stand for, where they are not the symbols themselves."""
+    return {} if source.kinds == SYMBOLS else {"row_kinds": {value: kind.symbol for value, kind in source.kinds}}
 
 
 def _names(record: type[msgspec.Struct], names: Names) -> dict[str, Any]:
@@ -407,6 +415,7 @@ _KINDS = {
     Filter: "filter",
     FlatMap: "flat map",
     DropUpdateBefore: "drop update before",
+    Additions: "additions",
     AssignEventTime: "event time",
     Union: "union",
     SinkNode: "sink",
@@ -417,7 +426,7 @@ _DETAILS: dict[type, Any] = {
     Process: _process,
     UpsertMaterialize: _materialize,
     Lag: _lag,
-    **dict.fromkeys((Map, Filter, FlatMap, DropUpdateBefore, AssignEventTime, Union), _transform),
+    **dict.fromkeys((Map, Filter, FlatMap, DropUpdateBefore, Additions, AssignEventTime, Union), _transform),
 }
 
 

@@ -117,18 +117,19 @@ def _new_from(folder: Path, name: str, source: str) -> Report:
     from headrace.cli.record_code import record_code, texts_of
 
     data = data_of(source)
+    code = record_code(data.columns)
     place = Path(data.settings["path"])
     if "files" in data.settings and folder.resolve().is_relative_to(place.resolve()):
         # A job must not write into a folder that it reads, and the project is in the folder of the file.
         data = data._replace(settings={**data.settings, "path": _INPUT})
         (folder / _INPUT).mkdir(parents=True)
         (folder / _INPUT / Path(source).name).symlink_to(Path(source).absolute())
-    code = record_code(data.columns)
     texts = {**texts_of(data, code), "name": name}
     for template, target in FROM_FILES.items():
         _write(folder / _filled(target, name), _replaced(_template(template), texts))
     no_time = f"fill in the event time in pipelines/{name}.py: no column has timestamps without nulls"
-    left_out = f"no field can have the columns {', '.join(code.left_out)}; pipelines/{name}.py says why"
+    names = ", ".join(name or repr(name) for name in code.left_out)
+    left_out = f"no field can have the columns {names}; pipelines/{name}.py says why"
     return Report(
         *_written(folder, name, FROM_FILES, _replaced(_NEXT_FROM, texts)),
         Note(no_time, "warning") if code.event_time is None else None,

@@ -15,6 +15,7 @@ import yaml
 
 from headrace.api.records import MOST_DIGITS
 from headrace.cli.data_columns import FIRST_ROWS, Data
+from headrace.errors import ConfigError
 from headrace.names import counted
 
 RECORD: Final = "Row"
@@ -110,11 +111,19 @@ class _NoFieldError(Exception):
 
 
 def record_code(schema: pa.Schema) -> RecordCode:
-    """Return the code of a record type with these columns. Its event time is the first column of timestamps without nulls."""
+    """Return the code of a record type with these columns. Its event time is the first column of timestamps without nulls.
+
+    Raises `ConfigError` where no field can have any of them.
+    """
     classes = _Classes()
     times = [place for place, field in enumerate(schema) if pa.types.is_timestamp(field.type) and not field.nullable]
     event_time = next((place for place in times if schema.names.count(schema.names[place]) == 1), None)
-    fields, left_out = classes.write(RECORD, schema, event_time)
+    try:
+        fields, left_out = classes.write(RECORD, schema, event_time)
+    except _NoFieldError as error:
+        columns = ", ".join(f"{column.name} ({_shown(column.type)})" for column in schema)
+        msg = f"no field can have any of the columns: {columns}"
+        raise ConfigError(msg) from error
     code = "\n\n\n".join(classes.texts)
     return RecordCode(
         _imports(code), code, None if event_time is None else fields[event_time], left_out, classes.renamed
@@ -144,8 +153,7 @@ class _Classes:
                 if name != RECORD:
                     raise
                 left_out.append(column.name)
-                shown = " ".join(str(column.type).split())[:60]
-                lines.append(f"    # no field can have the column {_quoted(column.name)}: {shown}")
+                lines.append(f"    # no field can have the column {_quoted(column.name)}: {_shown(column.type)}")
                 continue
             names[place] = _unique(_identifier(column.name), taken)
             rename = self._rename(name, names[place], column.name)
@@ -209,6 +217,10 @@ class _Classes:
     def _part(self, name: str, part: pa.Field) -> str:
         annotation = self._annotation(name, part.type)
         return f"{annotation} | None" if part.nullable and annotation != "Json" else annotation
+
+
+def _shown(kind: pa.DataType) -> str:
+    return " ".join(str(kind).split())[:60]
 
 
 def _decimal(kind: pa.DataType) -> str:

@@ -264,7 +264,7 @@ def _sources(log: CheckpointLog) -> dict[str, Any]:
 def _source(facts: SourceFacts, timeline: Timeline) -> dict[str, Any]:
     """Return the facts of a source as plain values."""
     return {
-        "last_file": facts.last or None,
+        "last_file": facts.last_name or None,
         "version": facts.version,
         "tables": {table.name: table.version for table in facts.tables},
         "partitions": [
@@ -277,7 +277,7 @@ def _source(facts: SourceFacts, timeline: Timeline) -> dict[str, Any]:
             for number, partition in facts.partitions.items()
         ],
         "watermark": Time(timeline.seen),
-        "unread": list(facts.begun),
+        "unread": [*map(facts.name_of, facts.begun)],
         "requeued": _requeued(facts),
         "taken_at": Time(facts.taken_at),
         "idle": facts.idle,

@@ -151,7 +151,7 @@ def _of_folder(
     yield from _gone([change for change in changes if change.change is ChangeOfInput.GONE])
     yield from _cleaned_up(name, cleaned_up(recorded, content.files))
     new = [file for file in content.files if digest(file.name) not in recorded]
-    last = lineage[-1].sources[name].last if lineage and name in lineage[-1].sources else ""
+    last = lineage[-1].sources[name].last if lineage and name in lineage[-1].sources and source.order == "name" else ""
     passed = {change.file for change in changes if change.change is ChangeOfInput.NEW}
     for file in new:
         if _twin_of(listing, content, file.name, recorded) is not None:

@@ -233,6 +233,11 @@ def _intervals(config: JobConfig) -> Iterator[Problem]:
         elif config.mode == "interval" and source.interval is None:
             yield f"sources.{name}", "mode 'interval' needs 'interval', the pattern of the file names"
         yield from _pattern(config, name, source)
+        if source.order == "first_seen" and source.interval is not None:
+            yield (
+                f"sources.{name}.order",
+                "'first_seen' is for names without times, and 'interval' takes times from the names: write one of both",
+            )
         if source.complete_intervals and source.interval is None:
             yield (
                 f"sources.{name}.complete_intervals",

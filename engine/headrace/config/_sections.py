@@ -155,3 +155,4 @@ class FileOptions(Section, frozen=True, kw_only=True):
     format: str = "parquet"
     csv: CsvOptions = CsvOptions()
     json: JsonOptions = JsonOptions()
+    envelope: Literal["debezium", "maxwell"] | None = None

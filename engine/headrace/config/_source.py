@@ -37,10 +37,13 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     """parquet, json, csv, avro: a folder of such files (json: one object a line). delta: a Delta table. kafka: a topic of Apache Kafka."""
 
     path: Location = ""
-    """Folder of the files, also of those in its subfolders, which are read in the order of their paths and must not change; or folder or URI of the Delta table. A topic has none."""
+    """Folder of the files, also of those in its subfolders, which are read in their `order` and must not change; or folder or URI of the Delta table. A topic has none."""
 
     files: str | None = None
     """Pattern of the paths, from the source's folder, of the files to read, whatever their endings: `2026/*/orders-*.csv`, `**/*.csv.*`. Wildcards are `*`, `?`, `[...]` and, for folders, `**`; null: all files with an ending of the format."""
+
+    order: Literal["name", "first_seen"] = "name"
+    """Order of the files. name: that of their paths; a file that sorts before others that were taken in is late. first_seen: files that a run sees first come after those that it saw before, and among each other in the order of their paths: for names that do not sort by time, as Spark writes them. Cannot be changed later."""
 
     servers: str | None = None
     """Format kafka: brokers to ask first, as HOST:PORT, separated by commas."""
@@ -65,6 +68,9 @@ class SourceConfig(Section, frozen=True, kw_only=True):
 
     json: JsonOptions = JsonOptions()
     """Format json: where in the files the rows are."""
+
+    envelope: Literal["debezium", "maxwell"] | None = None
+    """Formats json and kafka: each object is an event of this change feed, which holds a row and what happened to it. The pipeline takes the kinds of the rows with row_kind=DEBEZIUM or MAXWELL. null: each object is a row."""
 
     change_feed: bool = False
     """Format delta: read what each commit of the table inserted, updated and deleted, from its change data feed. false: read rows that are appended, and stop where others are changed."""
@@ -125,7 +131,7 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     @property
     def file_options(self) -> FileOptions:
         """Return the format of the files of a folder."""
-        return FileOptions(format=self.format, csv=self.csv, json=self.json)
+        return FileOptions(format=self.format, csv=self.csv, json=self.json, envelope=self.envelope)
 
     @property
     def pattern(self) -> IntervalPattern | None:
@@ -235,6 +241,7 @@ class FolderFormat(SourceFormat):
     keys: ClassVar[tuple[str, ...]] = (
         "path",
         "files",
+        "order",
         "interval",
         "timezone",
         "complete_intervals",
@@ -247,7 +254,8 @@ class FolderFormat(SourceFormat):
 
     def reads(self, config: SourceConfig) -> str:
         """Return what a job reads of the source, as text."""
-        return f"{config.format} files in {config.path}{f' ({config.files})' if config.files else ''}"
+        order = "" if config.order == "name" else f", order: {config.order}"
+        return f"{config.format} files in {config.path}{f' ({config.files})' if config.files else ''}{order}"
 
     def problems(self, config: SourceConfig) -> Iterator[Problem]:
         """Yield a pattern of paths that no file can have."""
@@ -272,7 +280,7 @@ class CsvFormat(FolderFormat):
 class JsonFormat(FolderFormat):
     """Folder of JSON files."""
 
-    keys = (*FolderFormat.keys, "json")
+    keys = (*FolderFormat.keys, "json", "envelope")
 
     def problems(self, config: SourceConfig) -> Iterator[Problem]:
         """Yield a path of which no object can have members."""
@@ -313,7 +321,7 @@ class TopicFormat(SourceFormat):
     noun = "topic"
     parts = "messages"
     row = "message"
-    keys = ("start", "servers", "topic", "options", "on_tombstone", "skip_offsets")
+    keys = ("start", "servers", "topic", "options", "on_tombstone", "skip_offsets", "envelope")
     required = ("servers", "topic")
     why_not = "a topic is named by 'servers' and 'topic', and its messages have offsets"
     places = ("partition", "offset")

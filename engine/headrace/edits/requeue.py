@@ -150,7 +150,10 @@ class RefusedRows:
     def _check_whole(self, name: str, file: SourceFile, entries: _FileEntries, source: Source) -> None:
         """Raise `ConfigError` for a file that was taken in partly before it was refused as a whole."""
         facts = (point.sources.get(name, NO_FACTS) for point in self._job.lineage.checkpoints)
-        taken = max((own.rows for own in facts if own.begun[:1] == (file.name,)), default=0)
+        taken = max(
+            (own.rows for own in facts if own.begun and file.name in {own.begun[0], own.name_of(own.begun[0])}),
+            default=0,
+        )
         if entries.parts or entries.raw or 0 < taken < source.rows(file):
             raise ConfigError(
                 f"source '{name}': {file.path} was read in parts, and the quarantine does not say which of them was refused. "

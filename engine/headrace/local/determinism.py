@@ -16,7 +16,15 @@ import msgspec
 import pyarrow as pa
 
 from headrace import clock
-from headrace.api.graph import AssignEventTime, AsyncWait, DropUpdateBefore, Filter, KeyBy, StatelessTransform
+from headrace.api.graph import (
+    Additions,
+    AssignEventTime,
+    AsyncWait,
+    DropUpdateBefore,
+    Filter,
+    KeyBy,
+    StatelessTransform,
+)
 from headrace.config import FileOptions, JobConfig, PipelineCode
 from headrace.errors import HeadraceError, SourceError, UserFunctionError
 from headrace.execution.element import Emitted, shown_record
@@ -112,7 +120,7 @@ def _has_functions(flow: Flow) -> bool:
     """Return whether a flow has transforms, or keys that a function makes."""
     ends = [use.to for use in flow.uses]
     return any(
-        (isinstance(to, Through) and not isinstance(to.transform, DropUpdateBefore | AsyncWait))
+        (isinstance(to, Through) and not isinstance(to.transform, DropUpdateBefore | Additions | AsyncWait))
         or (isinstance(to, ToStage) and to.key is not None and to.key.function is not None)
         or (isinstance(to, Through) and _has_functions(to.flow))
         for to in ends

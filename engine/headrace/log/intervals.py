@@ -89,6 +89,18 @@ def taken_in(lineage: Sequence[Checkpoint], source: str) -> TakenIn:
     )
 
 
+def generations_of(checkpoints: Iterable[Checkpoint], source: str) -> dict[str, int]:
+    """Return the generations of a source's files that checkpoints have recorded, on one lineage or several, by the digests of names.
+
+    A file that was missed, and has come back, has the later one of its generations.
+    """
+    known: dict[str, int] = {}
+    for checkpoint in checkpoints:
+        if (seen := checkpoint.sources.get(source, NO_FACTS).seen) is not None:
+            known.update({name: max(seen.number, known.get(name, 0)) for name in seen.names})
+    return known
+
+
 def position_of(lineage: Sequence[Checkpoint]) -> int | None:
     """Return the end of the input that a lineage has taken in without gaps (ms); None without intervals."""
     return next((c.interval_end for c in reversed(lineage) if c.interval_end is not None), None)

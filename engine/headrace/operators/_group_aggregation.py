@@ -24,6 +24,7 @@ from headrace.operators._accumulators import Change, sign_of
 from headrace.operators._event_time import freed_by
 from headrace.operators._normalize import OF_KEY, unmatched
 from headrace.operators._result_record import ResultRecord
+from headrace.operators._value_types import are_equal
 from headrace.operators._window_results import check_can_retract, check_kind
 
 if TYPE_CHECKING:
@@ -113,11 +114,12 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
         """Emit the change from the result `shown` to that of the group, and store the group."""
         before, at = shown
         after, _ = self._shown(group, ctx)
-        if before is not None and before != after and (after is None or self._options.retract):
+        is_same = are_equal(before, after)
+        if before is not None and not is_same and (after is None or self._options.retract):
             ctx.collect(before, RowKind.DELETE if after is None else RowKind.UPDATE_BEFORE, timestamp=at)
         if after is not None:
-            group.at = at if before == after else ctx.timestamp  # a new group may have the result of the old one
-        if after is not None and before != after:
+            group.at = at if is_same else ctx.timestamp  # a new group may have the result of the old one
+        if after is not None and not is_same:
             ctx.collect(after, RowKind.INSERT if before is None else RowKind.UPDATE_AFTER)
         await (self.aggregate.clear() if group is None else self.aggregate.update(group))
 

@@ -29,7 +29,7 @@ from headrace.api.batches import BundledRecord
 from headrace.api.functions import Context
 from headrace.api.options import Ranks
 from headrace.api.records import RowKind, Struct, with_digits
-from headrace.operators._value_types import ORDERED, ValueType, annotated_type, named, reader, value_type
+from headrace.operators._value_types import ORDERED, ValueType, annotated_type, are_equal, named, reader, value_type
 
 SortText = Callable[[Any], str]
 
@@ -331,7 +331,7 @@ class Ranking:
         Event times may differ: a function that retracts a record emits the retraction with the time of another record
         by default.
         """
-        places = [place for place, other in enumerate(rows) if other.record == row.record]
+        places = [place for place, other in enumerate(rows) if are_equal(other.record, row.record)]
         return min(places, key=lambda place: rows[place].at != row.at, default=None)
 
     # ------------------------------------------------------------------------------------------------------ results
@@ -392,7 +392,7 @@ def merged(rows: Sequence[Any], later: Sequence[Any]) -> list[Any]:
 
 def _update(ctx: Context, before: Timed | None, after: Timed | None) -> None:
     """Emit the change of one rank."""
-    if before == after:
+    if before == after and (before is None or after is None or are_equal(before[0], after[0])):
         return
     if before is not None:
         result, at = before
@@ -404,10 +404,15 @@ def _update(ctx: Context, before: Timed | None, after: Timed | None) -> None:
 
 def _taken(rest: list[Timed], timed: Timed) -> bool:
     """Remove a result from `rest`, and return whether it was there."""
-    if timed in rest:
-        rest.remove(timed)
-        return True
-    return False
+    if timed not in rest:
+        return False
+    place = next(
+        (place for place, other in enumerate(rest) if other[1] == timed[1] and are_equal(other[0], timed[0])), None
+    )
+    if place is None:
+        return False
+    del rest[place]
+    return True
 
 
 def _result_of(gives: type[msgspec.Struct], makers: Mapping[str, Maker | None]) -> Callable[[Any, int, int, int], Any]:

@@ -19,6 +19,7 @@ from headrace.api.states import MapState
 from headrace.api.ttl import Lifetime, StateTtl
 from headrace.operators._event_time import LAST_TIME
 from headrace.operators._normalize import unmatched
+from headrace.operators._value_types import are_equal
 
 In1 = TypeVar("In1", bound=Struct)
 In2 = TypeVar("In2", bound=Struct)
@@ -195,7 +196,7 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bundl
         if kept is not None:
             return name, kept
         async for name, entry in state.entries():
-            if entry.record == record:
+            if are_equal(entry.record, record):
                 return name, entry
         return name, None
 

@@ -21,6 +21,7 @@ from headrace.api.states import AggregatingState, MapState, ValueState
 from headrace.operators._accumulators import BundledChanges, Change
 from headrace.operators._event_time import FIRST_TIME, LAST_TIME, check_in_calendar
 from headrace.operators._sliced_windows import FREE
+from headrace.operators._value_types import are_equal
 from headrace.operators._window_results import (
     EARLY,
     WindowResult,
@@ -342,7 +343,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         if not is_step and (before is None or before.at != timestamp):
             return  # the session began at another timestamp when the timer was registered
         now = await self._result(session, ctx)
-        if before == now:
+        if are_equal(before, now):
             return
         self._replace([] if before is None else [before], now, ctx)
         await emitted.update(now)

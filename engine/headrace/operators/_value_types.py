@@ -3,25 +3,52 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from operator import attrgetter
 from types import NoneType
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Union, cast, get_args, get_origin
 from uuid import UUID
 
 import msgspec
 
 from headrace.api.batches import BundledRecord
-from headrace.api.records import Struct, digits_of, unit_of
+from headrace.api.records import Struct, canonical_encoder, digits_of, unit_of
 from headrace.api.types import check_field, check_plain, hints_of
 
 NUMBERS: Final = (int, float, Decimal)
 """Types of values that can be added up."""
 ORDERED: Final = (*NUMBERS, str, bool, bytes, date, datetime, time, timedelta, UUID)
 """Types of values that can be compared."""
+
+
+_text_of: Final = canonical_encoder("deterministic")
+
+
+def are_equal(left: Any, right: Any) -> bool:
+    """Return whether two records are equal; None is equal to None. `true` and `1` are two values of free JSON, and one to Python."""
+    if left != right:
+        return False
+    return left is None or not _has_free_json(cast("Hashable", type(left))) or _text_of(left) == _text_of(right)
+
+
+@lru_cache(1024)
+def _has_free_json(record: Hashable) -> bool:
+    """Return whether values of a type have a part of free JSON."""
+    return _is_free(msgspec.inspect.type_info(record))
+
+
+def _is_free(kind: msgspec.inspect.Type) -> bool:
+    """Return whether values of a type have a part of any type."""
+    parts = (getattr(kind, name, ()) for name in ("types", "item_types", "item_type", "key_type", "value_type", "type"))
+    inner = [part for value in parts for part in (value if isinstance(value, tuple) else (value,))]
+    fields = [field.type for field in getattr(kind, "fields", ())]
+    return isinstance(kind, msgspec.inspect.AnyType) or any(
+        _is_free(part) for part in (*inner, *fields) if isinstance(part, msgspec.inspect.Type)
+    )
 
 
 def named(types_of_values: Sequence[type]) -> str:

@@ -13,6 +13,7 @@ from headrace.api.records import Struct
 from headrace.api.states import ListState
 from headrace.operators._event_time import check_in_calendar
 from headrace.operators._sliced_windows import Sliced, slices_between
+from headrace.operators._value_types import are_equal
 
 Left = TypeVar("Left", bound=Struct)
 Right = TypeVar("Right", bound=Struct)
@@ -56,10 +57,10 @@ class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunct
         check_in_calendar(ctx.timestamp, self._windows.start_of(ends[0]), ends[-1])
         records = side.namespace(str(start))
         if ctx.row_kind.is_retraction:
-            held = await records.get()
-            if record in held:
-                held = list(held)
-                held.remove(record)
+            held = list(await records.get())
+            place = next((place for place, other in enumerate(held) if are_equal(other, record)), None)
+            if place is not None:
+                del held[place]
                 await (records.update(held) if held else records.clear())
             return
         await records.add(record)

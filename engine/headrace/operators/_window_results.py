@@ -18,6 +18,7 @@ from headrace.api.states import AggregateFunction
 from headrace.names import counted
 from headrace.operators._accumulators import BundledChanges, Change
 from headrace.operators._ranking import Ranking, merged
+from headrace.operators._value_types import are_equal
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
@@ -269,7 +270,7 @@ def emit_change(ctx: Context, before: Any, after: Any, *, at: int) -> None:
     `at` is the event time of both (ms): a result is retracted with its original event time, so that windows downstream
     find it in its window.
     """
-    if before == after:
+    if are_equal(before, after):
         return
     if before is None:
         ctx.collect(after, timestamp=at)

@@ -135,13 +135,19 @@ def _orders(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _row_kinds(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
-    """Yield sources for which only the job or only the pipeline reads a change data feed."""
+    """Yield sources for which only the job reads a change feed, or only the pipeline that of a table."""
+    from headrace.api.changelog import DEBEZIUM, MAXWELL
     from headrace.api.graph import CHANGE_TYPE, SourceNode
 
+    feeds = {"debezium": DEBEZIUM, "maxwell": MAXWELL}
     for node in pipeline.operators:
         if not isinstance(node, SourceNode) or node.name not in config.sources:
             continue
         source, by_feed = config.sources[node.name], node.row_kind == CHANGE_TYPE
+        if (envelope := source.envelope) is not None and node.row_kind != feeds[envelope]["field"]:
+            name = envelope.upper()
+            what = f"rows of a change feed have kinds: give the source row_kind={name} in the pipeline, with 'from headrace import {name}'"
+            yield f"sources.{node.name}.envelope", what
         key = f"sources.{node.name}.{'change_feed' if source.on_change == 'fail' else 'on_change'}"
         if source.gives_changes and not by_feed:
             yield key, f'rows of changes have kinds: give the source row_kind="{CHANGE_TYPE}" in the pipeline'

@@ -18,13 +18,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.api.graph import SYMBOLS
 from headrace.api.records import RowKind
 from headrace.errors import ConfigError
 from headrace.interrupts import is_interrupt
 from headrace.records.column_kinds.kind import ScalarKind
 from headrace.records.column_types import Column, Names, columns_of
 from headrace.records.defaults import default_for_null, record_error
-from headrace.records.foreign_values import decoded, is_text, shown_value
+from headrace.records.foreign_values import as_texts, decoded, shown_value
 from headrace.records.problems import Problems
 from headrace.records.record_columns import build_records, column_values
 from headrace.records.source_values import fitting, with_value
@@ -84,8 +85,6 @@ ORDER = "_order"
 """Column with a text that sorts in the order of the changes, over all micro-batches."""
 
 NO_PROBLEMS: Final[Mapping[int, str]] = {}
-
-_KINDS = [kind.symbol for kind in RowKind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +176,14 @@ class RecordReader:
         row_kind: str | None,
         needed: tuple[str, ...] | None = None,
         names: Names = (),
+        kinds: Sequence[tuple[str, RowKind]] = SYMBOLS,
     ) -> None:
-        """Take the record type; `row_kind` is the field or the column with `+I`, `-U`, `+U`, `-D`, if there is one.
+        """Take the record type; `row_kind` is the field or the column with the kinds of rows, if there is one.
 
-        `needed` are the fields that a `-D` must hold; None: all. `names` are those of fields in the source.
+        `needed` are the fields that a `-D` must hold; None: all. `names` are those of fields in the source. `kinds` are the values of
+        `row_kind` as text, with the kinds that they stand for.
         """
+        self._kind_by_value = dict(kinds)
         self._record = record
         self._columns = columns_of(record, names)
         self._row_kind = next((column.stored for column in self._columns if column.name == row_kind), row_kind)
@@ -298,16 +300,17 @@ class RecordReader:
             return pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int32()), table.num_rows)
         symbols, kinds = table[self._row_kind].combine_chunks(), self._symbols_as_kinds(table)
         for position in pc.indices_nonzero(pc.is_null(kinds)).to_pylist():
-            error = f"{self._row_kind} is {shown_value(symbols[position])}, not one of {', '.join(_KINDS)}"
+            error = f"{self._row_kind} is {shown_value(symbols[position])}, not one of {', '.join(self._kind_by_value)}"
             errors.setdefault(position, error)
         return pc.fill_null(kinds, 0)
 
     def _symbols_as_kinds(self, table: pa.Table) -> pa.Int32Array:
-        """Return the row kinds of a table, null where there is no symbol of one."""
-        symbols = decoded(table[self._row_kind].combine_chunks())
-        if not is_text(symbols.type):
-            return pa.nulls(len(symbols), pa.int32())
-        return pc.index_in(symbols.cast(pa.string()), value_set=pa.array(_KINDS))
+        """Return the row kinds of a table, null where a value stands for none."""
+        values = as_texts(decoded(table[self._row_kind].combine_chunks()))
+        if values is None:
+            return pa.nulls(table.num_rows, pa.int32())
+        places = pc.index_in(values, value_set=pa.array([*self._kind_by_value]))
+        return pc.take(pa.array([int(kind) for kind in self._kind_by_value.values()], pa.int32()), places)
 
 
 def _values(array: pa.ChunkedArray, column: Column, errors: dict[int, str]) -> list[Any]:

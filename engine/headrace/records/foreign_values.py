@@ -27,6 +27,12 @@ def is_text(kind: pa.DataType) -> bool:
     return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
 
 
+def as_texts(values: pa.Array) -> pa.Array | None:
+    """Return texts, integers and truth values as text; None for values of another type."""
+    has_text = is_text(values.type) or pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)
+    return values.cast(pa.string()) if has_text else None
+
+
 def is_number(kind: pa.DataType) -> bool:
     """Return whether a type holds numbers."""
     return any(test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal))

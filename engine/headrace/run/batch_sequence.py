@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace import clock, crash_points
 from headrace.commit.protocol import OpenJob
@@ -15,7 +15,7 @@ from headrace.edits.requeue import requeue_again
 from headrace.errors import StorageError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.facts import NO_ROW_TIMES
-from headrace.log.intervals import taken_in
+from headrace.log.intervals import generations_of, taken_in
 from headrace.plan.stages import Plan
 from headrace.run.due_timers import any_timer_due
 from headrace.run.events import RunEvents
@@ -113,9 +113,11 @@ class BatchSequence:
         return self.followed.now() if follows is None else self.followed.began(follows)
 
     def taken_in(self) -> dict[str, TakenIn]:
-        """Return the files that the job has taken in of each source."""
-        lineage = self.job.lineage.checkpoints
-        return {source.name: taken_in(lineage, source.name) for source in self.plan.sources}
+        """Return the files that the job has taken in of each source, with the generations that it, or the job of a branch, has recorded."""
+        lineage, job = self.job.lineage.checkpoints, self.followed.live
+        known = [*self.job.checkpoints, *([] if job is None else job.checkpoints)]
+        names = [source.name for source in self.plan.sources]
+        return {name: replace(taken_in(lineage, name), generations=generations_of(known, name)) for name in names}
 
     def last_interval(self) -> Interval | None:
         """Return the interval of the last checkpoint; None if it has none."""

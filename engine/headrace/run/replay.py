@@ -34,7 +34,7 @@ class Part:
             return f"what checkpoint {self.requeue.checkpoint_id} requeued from the quarantine"
         if self.interval is not None:
             return str(self.interval)
-        files = sorted({facts.last for facts in (self.sources or {}).values() if facts.last})
+        files = sorted({facts.last_name for facts in (self.sources or {}).values() if facts.last})
         return f"files up to {', '.join(files)}"
 
 

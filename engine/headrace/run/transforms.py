@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
-from headrace.api.graph import AssignEventTime, DropUpdateBefore, Filter, FlatMap, Map, StatelessTransform
+from headrace.api.graph import Additions, AssignEventTime, DropUpdateBefore, Filter, FlatMap, Map, StatelessTransform
 from headrace.api.records import RowKind
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Emitted, make_emitted, shown_record
@@ -88,10 +88,18 @@ def applied(transform: StatelessTransform, emitted: Iterable[Emitted]) -> Iterat
             return _flat_mapped(transform, emitted)
         case DropUpdateBefore():
             return (element for element in emitted if element.kind != RowKind.UPDATE_BEFORE)
+        case Additions():
+            return _added(emitted)
         case AssignEventTime():
             return _timed(transform, emitted)
         case _:
             return iter(emitted)
+
+
+def _added(emitted: Iterable[Emitted]) -> Iterator[Emitted]:
+    for order, timestamp, kind, record in emitted:
+        if kind in {RowKind.INSERT, RowKind.UPDATE_AFTER}:
+            yield make_emitted((order, timestamp, RowKind.INSERT, record))
 
 
 def _mapped(transform: Map, emitted: Iterable[Emitted]) -> Iterator[Emitted]:

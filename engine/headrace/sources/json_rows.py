@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.api.graph import SourceNode
+from headrace.api.records import RowKind
 from headrace.records.column_types import Column, near_misses
 from headrace.records.plain_values import MISSING
 from headrace.records.value_rules import written_number
@@ -44,11 +45,16 @@ class JsonRows:
         self._getters = _fields(len(self._names)) if is_plain else [_member(name) for name in self._names]
 
     def table(
-        self, texts: Sequence[bytes | str | None], problems: dict[int, str], place: Callable[[int], str]
+        self,
+        texts: Sequence[bytes | str | None],
+        problems: dict[int, str],
+        place: Callable[[int], str],
+        beside: Mapping[str, list[Any]] = MappingProxyType({}),
     ) -> pa.Table:
         """Return the rows of texts; None is a row without values. `problems` gets the reasons of rows that do not fit.
 
-        `place` returns how a reason names the text of a row. Raises `DamagedFileError` as `typed_table` does.
+        `place` returns how a reason names the text of a row. `beside` has the values of columns that do not stand in the texts. Raises
+        `DamagedFileError` as `typed_table` does.
         """
         fields = dict(zip(self._names, self._getters, strict=True))
         values: dict[str, list[Any]]
@@ -59,15 +65,30 @@ class JsonRows:
             values = {name: [None if row is None else field(row) for row in rows] for name, field in fields.items()}
         paths = {column.stored for column in self._columns if column.path}
         self._fill_in(values, self._given.keys() - paths)
-        self._refuse_near_names(texts, values, problems, place)
+        within = {name: of_column for name, of_column in values.items() if name not in beside}
+        self._refuse_near_names(texts, within, problems, place)
+        values |= beside
         self._take_from_paths(values, problems)
         self._fill_in(values, paths)
+        self._fill_in_deletions(values)
         return typed_table(values, self._node, self._columns, len(texts), problems, of_file=self._of_file)
 
     def _fill_in(self, values: dict[str, list[Any]], names: Collection[str]) -> None:
         """Put the given values of these names in the places of missing ones."""
         for name in self._given.keys() & names & values.keys():
             values[name] = [self._given[name] if value is MISSING else value for value in values[name]]
+
+    def _fill_in_deletions(self, values: dict[str, list[Any]]) -> None:
+        """Put nulls in the places of missing members of deletions, which may have those of the key alone."""
+        node = self._node
+        if node.row_kind is None or node.needed_of_deletions is None:
+            return
+        stored = next((column.stored for column in self._columns if column.name == node.row_kind), node.row_kind)
+        deletions = {value for value, kind in node.kinds if kind is RowKind.DELETE}
+        places = [place for place, value in enumerate(values.get(stored, ())) if _as_text(value) in deletions]
+        for of_column in values.values():
+            for place in places:
+                of_column[place] = None if of_column[place] is MISSING else of_column[place]
 
     def _take_from_paths(self, values: dict[str, list[Any]], problems: dict[int, str]) -> None:
         """Fill in the values of fields that are named by a path, where objects have no member of the whole name."""
@@ -122,6 +143,11 @@ class JsonRows:
             return row
         problems[position] = f"{place(position)} {why}"
         return None
+
+
+def _as_text(value: Any) -> str:
+    """Return the text of a value, as the pipeline names values of row kinds: `true` for a truth value, `1` for an integer."""
+    return value if isinstance(value, str) else str(value).lower()
 
 
 def names_in(texts: Iterable[bytes]) -> list[str]:

@@ -104,12 +104,17 @@ class _Reading:
         return len(self.files) == len(self.ahead.files)
 
     @property
+    def is_last(self) -> bool:
+        """Return whether all files are read, and no others wait behind them."""
+        return self.is_read and not self.ahead.has_waiting
+
+    @property
     def is_drained(self) -> bool:
         """Return whether all input of the source is taken in, of every interval. Files with nothing but refused rows are no input."""
-        if not self.is_read or any(pc.any(part.counts).as_py() for part in self.files):
+        if not self.is_last or any(pc.any(part.counts).as_py() for part in self.files):
             return False
-        last = max([self.facts.last, *(stored_name(part.file.name) for part in self.files)])
-        return all(file.name <= last for file in self.ahead.listed)
+        last = max([self.facts.last, *(stored_name(part.file.place) for part in self.files)])
+        return all(file.place <= last for file in self.ahead.listed)
 
     @property
     def count(self) -> int:
@@ -134,7 +139,7 @@ class _Reading:
         if interval is not None:
             self._refuse_ahead(file, interval)
             times = pa.concat_arrays([times, pa.array([interval.end], pa.int64())])
-        skipped = self.facts.rows if file.name in self.facts.begun[:1] else 0
+        skipped = self.facts.rows if file.place in self.facts.begun[:1] else 0
         if skipped > len(times):
             raise self._changed(file, rows)
         before = self.count
@@ -187,10 +192,10 @@ class _Reading:
     def recorded(self, until: SourceFacts) -> int:
         """Count the items read here that a recorded micro-batch took."""
         items = 0
-        unread = [stored_name(name) for name in until.begun]  # the step, and so its digest, may have changed since
+        unread = [stored_name(place) for place in until.begun]  # the step, and so its digest, may have changed since
         for part in self.files[: self.recorded_files]:
-            if (name := stored_name(part.file.name)) in unread:
-                taken = until.rows if name == unread[0] else 0
+            if (place := stored_name(part.file.place)) in unread:
+                taken = until.rows if place == unread[0] else 0
                 return items + max(0, min(taken - part.skipped, len(part.keys)))
             items += len(part.keys)
         return items
@@ -286,7 +291,7 @@ class Merge:
         return until_recorded(self._recorded_queues(), self._counts(self._wanted.until))
 
     def _queue(self, reading: _Reading) -> Queue:
-        has_ended = self._wanted.ends and reading.is_read
+        has_ended = self._wanted.ends and reading.is_last
         return reading.queue(self._timeline.key, is_live=not (has_ended or reading.is_idle))
 
     def _first_in_turn(self) -> _Reading | None:
@@ -306,9 +311,9 @@ class Merge:
         passed_files = whole + (rows_taken > 0)
         taken_up = files[: max(reading.recorded_files, passed_files) if self._wanted.is_whole else passed_files]
         passed = reading.source.facts_after(reading.facts, reading.ahead, taken_up)
-        known = {*reading.facts.begun, *(file.name for file in taken_up)}
+        known = {*reading.facts.begun, *(file.place for file in taken_up)}
         recorded = None if self._wanted.until is None else self._wanted.until.get(reading.name)
-        begun = tuple(file.name for file in reading.ahead.files[whole:] if file.name in known)
+        begun = tuple(file.place for file in reading.ahead.files[whole:] if file.place in known)
         return msgspec.structs.replace(
             passed.with_begun(begun, rows_taken),
             punctuated=timeline.punctuated.get(reading.facts.number),

@@ -16,6 +16,7 @@ from typing import ClassVar, Final, Self, TypeVar
 import msgspec
 
 from headrace.names import counted
+from headrace.sources.generations import Generation, name_at
 from headrace.sources.kafka.landed import messages_name, parse_landed
 
 Ranges = tuple[tuple[int, int], ...]
@@ -138,7 +139,7 @@ class _OfFiles(msgspec.Struct, frozen=True, omit_defaults=True):
     """Part of a position that every kind of source has whose files are taken up in their order."""
 
     last: str = ""
-    """Last file taken up, in the source's order. Empty before the first one."""
+    """Place of the last file taken up, in the source's order. Empty before the first one."""
     begun: tuple[str, ...] = ()
     """Files up to `last` that are not finished: some rows are ahead of the other sources."""
     rows: int = 0
@@ -154,10 +155,17 @@ class FolderPosition(_OfFiles, Ordered, frozen=True, tag_field="kind", tag="fold
 
     kind_text: ClassVar[str] = "a folder"
 
+    generation: int = 0
+    """Generation of `last`; 0 where the files are in the order of their names, and before the first one."""
+
     @property
     def reached(self) -> str:
         """Return how far the folder was read, as text."""
-        return self.last
+        return self.name_of(self.last)
+
+    def name_of(self, place: str) -> str:
+        """Return the name of the file at a place."""
+        return name_at(place) if self.generation and place else place
 
     def frontier(self) -> Mapping[str, Reach]:
         """Return how far the folder is read."""
@@ -293,7 +301,7 @@ class TableVersion(msgspec.Struct, frozen=True):
 
 
 class FileVersions(msgspec.Struct, frozen=True):
-    """Versions of dimension tables that the rows of one file were made with. `file` is its name in the source below the transform."""
+    """Versions of dimension tables that the rows of one file were made with. `file` is its place in the source below the transform."""
 
     file: str
     tables: tuple[TableVersion, ...]
@@ -325,15 +333,27 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Versions of the Spark transform's dimension tables that the last rows taken in were made with."""
     file_tables: tuple[FileVersions, ...] = ()
     """Files of the last micro-batch whose rows were made with other versions than `tables`: an earlier one had made them already."""
+    seen: Generation | None = None
+    """Generation that this checkpoint's listing has begun; None if no file was new, and for a source without generations."""
 
     @property
     def last(self) -> str:
-        """Return the last file taken up; empty before the first one, and for a topic."""
+        """Return the place of the last file taken up; empty before the first one, and for a topic."""
         return "" if self.position is None else self.position.last
 
     @property
+    def last_name(self) -> str:
+        """Return the name of the last file taken up; empty before the first one, and for a topic."""
+        return self.name_of(self.last)
+
+    def name_of(self, place: str) -> str:
+        """Return the name of the file at a place of the source's order."""
+        folder = self.position_as(FolderPosition)
+        return place if folder is None else folder.name_of(place)
+
+    @property
     def begun(self) -> tuple[str, ...]:
-        """Return the files that were begun and are not finished."""
+        """Return the places of the files that were begun and are not finished."""
         return () if self.position is None else self.position.begun
 
     @property
@@ -366,9 +386,9 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return self.position is not None and self.position.is_ahead_of(None if other is None else other.position)
 
     def versions_of(self, file: str) -> tuple[TableVersion, ...] | None:
-        """Return the versions of dimension tables that the rows of a file were made with; None if it was not taken up just before."""
+        """Return the versions of dimension tables that the rows of the file at a place were made with; None if it was not taken up just before."""
         own = next((versions.tables for versions in self.file_tables if versions.file == file), None)
-        is_taken = digest(file) in {taken.name for taken in self.taken}
+        is_taken = digest(self.name_of(file)) in {taken.name for taken in self.taken}
         return self.tables if own is None and is_taken else own
 
     def with_other_versions(self) -> SourceFacts:

@@ -57,7 +57,7 @@ class RowCheck:
     ) -> None:
         """Make the check, of rows that need a `decoder` if one is given; with a `limit`, rows with later event times are refused."""
         self._node, self._limit = node, limit
-        self._reader = RecordReader(node.record, node.row_kind, node.needed_of_deletions, node.names)
+        self._reader = RecordReader(node.record, node.row_kind, node.needed_of_deletions, node.names, node.kinds)
         self._columns = columns_of(node.record, node.names)
         self._decoder = decoder
         self._place_of_event_time = node.record.__struct_fields__.index(node.event_time)
@@ -293,3 +293,20 @@ def column_problems(
     for name, kind in zip(schema.names, schema.types, strict=True):
         if name in columns and not pa.types.is_null(kind) and not columns[name].kind.takes(kind):
             yield ColumnProblem(f"column {name} of {place} is {kind}, which is not {columns[name].kind}", of_file=False)
+
+
+def column_changes(node: SourceNode, before: pa.Schema, after: pa.Schema) -> Iterator[str]:
+    """Yield what has changed in the columns of a file or table, as parts of a sentence."""
+    ours = {name for column in wanted_columns(node) for name in (column.stored, *column.path[:1])}
+    for column in after:
+        if column.name not in before.names:
+            kind = "" if pa.types.is_null(column.type) else f" ({column.type})"
+            missing = "" if column.name in ours else f", and {node.record.__name__} has no field for it"
+            yield f"column {column.name}{kind} is new{missing}"
+            continue
+        old = before.field(before.get_all_field_indices(column.name)[0])
+        if old.type != column.type:
+            yield f"column {column.name} is {column.type}, and was {old.type}"
+        elif column.nullable and not old.nullable:
+            yield f"column {column.name} may be null, and could not be before"
+    yield from (f"column {name} is gone" for name in before.names if name not in after.names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal, NamedTuple, Protocol, Self
 
 import msgspec
@@ -14,6 +14,7 @@ from headrace.config import JobConfig, SourceConfig
 from headrace.records.source_columns import EventTimeLimit
 from headrace.records.watermarks import Timeline
 from headrace.sources.folder.format import FileRows
+from headrace.sources.generations import Generation, Generations, place_of
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.position import NO_FACTS, PassedVersion, Position, Ranges, SourceFacts, count_rows
@@ -75,6 +76,9 @@ class TakenIn:
     versions: tuple[tuple[int, int], ...] = ()
     """The same checkpoints, each with the last version of a table that was read by then; -1 without one."""
 
+    generations: Generations = field(default_factory=dict)
+    """Generations that any checkpoint has recorded, also one that was left behind by a restore, and on a branch those of its job."""
+
     def checkpoint_at(self, version: int) -> int | None:
         """Return the last checkpoint that had read no version of a table above this one; None if it is unknown."""
         return max((number for number, last in self.versions if last <= version), default=None)
@@ -96,7 +100,10 @@ class TakenIn:
 
 
 class SourceFile(NamedTuple):
-    """File of a source, ordered by name. `modified` is the time of its last change (ns since the epoch), `size` its bytes."""
+    """File of a source, ordered by name. `modified` is the time of its last change (ns since the epoch), `size` its bytes.
+
+    `generation` is 0 in a source without generations.
+    """
 
     name: str
     path: str
@@ -104,6 +111,12 @@ class SourceFile(NamedTuple):
     format: str = "parquet"
     facts: msgspec.Raw = NOTHING_MORE
     size: int = 0
+    generation: int = 0
+
+    @property
+    def place(self) -> str:
+        """Return the place of the file in the order of its source. Positions have places."""
+        return place_of(self.name, self.generation)
 
     def taken(
         self,
@@ -156,7 +169,7 @@ class TableReach(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """Input that a slice wants of a source: that of `interval`, or up to and including file `until`, or all there is.
+    """Input that a slice wants of a source: that of `interval`, or up to and including the file at place `until`, or all there is.
 
     With both, it wants the files of the recorded micro-batch that ended with `until`, and late files of the interval. `taken_in` is what
     checkpoints record. A source that `meets` others may have taken up files of the interval before.
@@ -178,6 +191,10 @@ class Ahead:
     reach: TableReach | None = None
     beyond: tuple[SourceFile, ...] = ()
     """Files after those that a recorded micro-batch came to, in order."""
+    seen: Generation | None = None
+    """Generation that begins with this slice."""
+    has_waiting: bool = False
+    """True: files that are new wait for the end of the present generation, and are not `listed`."""
 
     @property
     def needs_checkpoint(self) -> bool:

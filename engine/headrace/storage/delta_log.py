@@ -41,6 +41,9 @@ _READABLE: Final = frozenset(
 _LAST_READER: Final = 3
 """Last reader version of Delta's protocol. It lists features by name."""
 
+_DESCRIPTIONS: Final = frozenset({"metaData", "protocol"})
+"""Actions that describe a table."""
+
 PartitionValues = Mapping[str, str | None]
 
 
@@ -166,7 +169,7 @@ class DeltaLog:
     def __init__(self, uri: str, storage: Options = None) -> None:
         """Keep the arguments; read nothing yet."""
         self._uri, self._storage = uri, storage
-        self._commits: dict[int, DeltaCommit] = {}
+        self._commits: dict[int, DeltaCommit | None] = {}
         self._states: dict[int, TableState] = {}
 
     def versions(self) -> range:
@@ -193,6 +196,14 @@ class DeltaLog:
 
     def commit(self, version: int) -> DeltaCommit:
         """Return a commit. Raises `StoreError` where the log no longer has it, or it cannot be read."""
+        commit = self._written(version)
+        if commit is None:
+            msg = f"{self._uri}/{commit_file(version)} is empty: its writer died, or the power failed"
+            raise StoreError(msg)
+        return commit
+
+    def _written(self, version: int) -> DeltaCommit | None:
+        """Return a commit; None if its file is empty. To all who read the table, such a commit changes nothing."""
         if version not in self._commits:
             self._commits[version] = self._read(version)
         return self._commits[version]
@@ -202,7 +213,7 @@ class DeltaLog:
         if version not in self._states:
             known = self._states.get(version - 1)
             self._states[version] = (
-                self._open_state(version) if known is None else self._state_after(known, self.commit(version))
+                self._open_state(version) if known is None else self._state_after(known, self._written(version))
             )
         return self._states[version]
 
@@ -213,22 +224,19 @@ class DeltaLog:
         if checkpoint is not None:
             present = {file.identity: file for file in _logged(self._in_checkpoint(checkpoint, "add"))}
         for number in range(0 if checkpoint is None else checkpoint.version + 1, version + 1):
-            commit = self.commit(number)
-            for file in commit.removed:
-                present.pop(file.identity, None)
-            present.update((file.identity, file) for file in commit.added)
+            if (commit := self._written(number)) is not None:
+                for file in commit.removed:
+                    present.pop(file.identity, None)
+                present.update((file.identity, file) for file in commit.added)
         return tuple(present.values())
 
-    def _read(self, version: int) -> DeltaCommit:
+    def _read(self, version: int) -> DeltaCommit | None:
         store, path = file_system(f"{self._uri}/{commit_file(version)}", self._storage)
         try:
             info = store.get_file_info(path)
             with store.open_input_stream(path) as stream:
                 content = stream.read()
-            if not content:
-                msg = f"{path} is empty: its writer died, or the power failed"
-                raise StoreError(msg)
-            return _parse_commit(version, content, (info.mtime_ns or 0) // 1_000_000)
+            return _parse_commit(version, content, (info.mtime_ns or 0) // 1_000_000) if content else None
         except (OSError, msgspec.DecodeError, KeyError, TypeError) as error:
             msg = f"cannot read {path}: {error}"
             raise StoreError(msg) from error
@@ -238,12 +246,12 @@ class DeltaLog:
         checkpoint = self._checkpoint(version)
         actions: dict[str, Mapping[str, Any]] = {}
         for number in range(version, -1 if checkpoint is None else checkpoint.version, -1):
-            commit = self.commit(number)
-            ours = {"metaData": commit.metadata, "protocol": commit.protocol}
+            commit = self._written(number)
+            ours = {} if commit is None else {"metaData": commit.metadata, "protocol": commit.protocol}
             actions = {**{kind: action for kind, action in ours.items() if action is not None}, **actions}
-            if len(actions) == len(ours):
+            if len(actions) == len(_DESCRIPTIONS):
                 break
-        for kind in {"metaData", "protocol"} - actions.keys():
+        for kind in _DESCRIPTIONS - actions.keys():
             listed = [] if checkpoint is None else self._in_checkpoint(checkpoint, kind)
             if not listed:
                 msg = f"the log of {self._uri} has no {kind} up to version {version}"
@@ -251,8 +259,8 @@ class DeltaLog:
             actions[kind] = listed[-1]
         return self._state_of(version, actions["metaData"], actions["protocol"])
 
-    def _state_after(self, known: TableState, commit: DeltaCommit) -> TableState:
-        if commit.metadata is None and commit.protocol is None:
+    def _state_after(self, known: TableState, commit: DeltaCommit | None) -> TableState:
+        if commit is None or (commit.metadata is None and commit.protocol is None):
             return known
         metadata, protocol = known.actions
         return self._state_of(commit.version, commit.metadata or metadata, commit.protocol or protocol)

@@ -37,7 +37,6 @@ class DeltaColumn(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return the name in data files."""
         return self.physical or self.name
 
-
     @property
     def is_converted(self) -> bool:
         """Return whether values in files look different: it is a variant, or a part of it is one or has another name."""

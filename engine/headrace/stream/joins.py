@@ -123,7 +123,7 @@ def _interval(
         if may_retract(stream._use()):
             msg = (
                 f"'{stream._origin}' may take records back (-U, -D), and an interval join cannot: use a regular join "
-                "(state_ttl=... in place of within), or a stream that only adds records"
+                "(state_ttl=... in place of within), or additions(), which makes each version of a record a new one"
             )
             raise ValueError(msg)
     left, right = streams

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -21,6 +21,8 @@ from headrace.api.functions import (
     is_blocking,
 )
 from headrace.api.graph import (
+    SYMBOLS,
+    Additions,
     AssignEventTime,
     AsyncWait,
     DropUpdateBefore,
@@ -45,6 +47,7 @@ from headrace.api.graph import (
     name_of,
 )
 from headrace.api.options import JoinType, Ranks, WindowFunction, Windows, matched, unmatched
+from headrace.api.records import RowKind
 from headrace.api.services import (
     AsyncRetryStrategy,
     Batching,
@@ -206,6 +209,14 @@ class Stream(StreamBase[R]):
         for column in key:
             check_field(self._record, column)
         return self._then(DropUpdateBefore(key), self._record)
+
+    def additions(self) -> Stream[R]:
+        """Read inserts and updates as new rows, and drop what takes rows back (row kinds -U and -D): the result is inserts alone.
+
+        It is for operators that take only additions, such as interval joins, behind a feed of changes: each version of a row is a row of
+        its own then, and stays when the row is updated or deleted.
+        """
+        return self._then(Additions(), self._record)
 
     def normalize(
         self, name: str, /, *, key: tuple[str, ...] = (), state_ttl: AnyTtl = Lifetime.FOREVER
@@ -1146,19 +1157,21 @@ class Pipeline(PipelineGraph):
         *,
         event_time: str,
         order_by: tuple[str, ...] = (),
-        row_kind: str | None = None,
+        row_kind: str | Mapping[str, str] | None = None,
         out_of_orderness: timedelta = timedelta(0),
     ) -> Stream[R]:
         """Read `record`s from the source `name`.
 
         `event_time` is the field with the record's time (`Timestamp`). Arrival order is the source's own (file, row);
         `order_by` sorts the rows of one file instead. `row_kind` is the column with `+I`, `-U`, `+U` or `-D`; without
-        one every row is an insert. The watermark stays `out_of_orderness` behind the latest event time. Where streams
+        one every row is an insert. Where the column has other values, a mapping says what they stand for, and names the column as
+        `field`: `row_kind={"field": "op", "c": "+I", "u": "+U", "d": "-D"}`. Integers and truth values are written as text: `"1"`, `"true"`.
+        A row with any other value is a bad row. Without a value for `-U` the rows are upserts: `normalize` makes whole updates of them. The watermark stays `out_of_orderness` behind the latest event time. Where streams
         of several sources meet, their records come in the order of event time, each source's own order kept, and the
         watermark is the smallest of theirs.
 
-        Raises `ValueError` for a negative `out_of_orderness`, a name that is taken or no identifier, and a field that
-        `record` lacks; `TypeError` unless `record` is a class derived from `Struct`.
+        Raises `ValueError` for a negative `out_of_orderness`, a name that is taken or no identifier, a field that `record` lacks, and
+        a mapping without a `field`, or with something else than row kinds; `TypeError` unless `record` is a class derived from `Struct`.
         """
         if out_of_orderness < timedelta(0):
             msg = f"out_of_orderness of '{name}' must not be negative, not {out_of_orderness}"
@@ -1166,5 +1179,30 @@ class Pipeline(PipelineGraph):
         check_record(f"source '{name}'", record)
         for column in (event_time, *order_by):
             check_field(record, column)
-        node = self._add(SourceNode(name, record, event_time, order_by, row_kind, out_of_orderness))
+        kind_column, kinds = _row_kinds(name, row_kind)
+        node = self._add(SourceNode(name, record, event_time, order_by, kind_column, out_of_orderness, kinds=kinds))
         return Stream(self, node, record)
+
+
+def _row_kinds(
+    source: str, given: str | Mapping[str, str] | None
+) -> tuple[str | None, tuple[tuple[str, RowKind], ...]]:
+    """Return the column of a source's row kinds, and what its values stand for. Raises `ValueError` as `Pipeline.source` does."""
+    if given is None or isinstance(given, str):
+        return given, SYMBOLS
+    kinds: dict[Any, Any] = dict(given)
+    column, symbols = kinds.pop("field", None), dict(SYMBOLS)
+    if not isinstance(column, str) or not kinds:
+        msg = (
+            f"row_kind of '{source}' needs the column as 'field', and what its values stand for, as in "
+            f'{{"field": "op", "c": "+I", "u": "+U", "d": "-D"}}; it is {given!r}'
+        )
+        raise ValueError(msg)
+    for value, symbol in kinds.items():
+        if not isinstance(value, str) or symbol not in symbols:
+            msg = (
+                f"row_kind of '{source}' gives {value!r} the kind {symbol!r}: values are texts ('1' for the integer 1, 'true'), "
+                f"kinds are {', '.join(symbols)}"
+            )
+            raise ValueError(msg)
+    return column, tuple((value, symbols[symbol]) for value, symbol in kinds.items())

@@ -138,7 +138,7 @@ def _parts(
 ) -> Iterator[pa.Int64Array]:
     with suppress(HeadraceError):  # the run will raise it
         if topic is not None:
-            yield from _of_messages(node, topic)
+            yield from _of_messages(node, config, topic)
         else:
             yield from _of_files(node, config, names)
 
@@ -161,9 +161,10 @@ def _of_files(node: SourceNode, config: JobConfig, names: Collection[str]) -> It
             yield source.event_times(file)
 
 
-def _of_messages(node: SourceNode, topic: MemoryTopic) -> Iterator[pa.Int64Array]:
+def _of_messages(node: SourceNode, config: JobConfig, topic: MemoryTopic) -> Iterator[pa.Int64Array]:
     from headrace.sources.kafka.messages import MessageReader, Messages
     from headrace.sources.row_check import RowCheck
 
+    messages = Messages("skip", config.sources[node.name].envelope)
     for table in topic.tables():
-        yield RowCheck(node, MessageReader(node, Messages("skip"))).times_in_order(table)
+        yield RowCheck(node, MessageReader(node, messages)).times_in_order(table)

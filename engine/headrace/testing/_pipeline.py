@@ -140,9 +140,10 @@ class PipelineHarness(JobRuns):
         node = replace(self._source(source), rename=tuple(names.items()))
         _check_fed(node, records, kinds)
         table = to_columns(records, table_schema(columns_of(node.record, node.names)), node.record)
-        if node.row_kind is not None:
-            symbols = [kind.symbol for kind in kinds or [RowKind.INSERT] * len(records)]
-            table = table.append_column(node.row_kind, pa.array(symbols, pa.string()))
+        if node.row_kind is not None and node.row_kind not in node.record.__struct_fields__:
+            values = {kind: value for value, kind in reversed(node.kinds)}
+            fed = [values[kind] for kind in kinds or [RowKind.INSERT] * len(records)]
+            table = table.append_column(node.row_kind, pa.array(fed, pa.string()))
         return self.feed_table(source, table, file=file)
 
     def feed_table(self, source: str, table: pa.Table, *, file: str | None = None) -> str:
@@ -397,6 +398,12 @@ def _check_fed(source: SourceNode, records: Sequence[msgspec.Struct], kinds: Seq
         msg = (
             f"source '{source.name}' has no row kinds: give source(..., row_kind=COLUMN) the name of a column for them"
         )
+        raise ValueError(msg)
+    if source.row_kind in source.record.__struct_fields__:
+        msg = f"source '{source.name}' takes row kinds from the field {source.row_kind} of its records: set it there"
+        raise ValueError(msg)
+    if strange := {*kinds} - {kind for _, kind in source.kinds}:
+        msg = f"no value of {source.row_kind} in source '{source.name}' stands for {', '.join(sorted(kind.symbol for kind in strange))}"
         raise ValueError(msg)
     if len(kinds) != len(records):
         msg = f"{counted(len(kinds), 'row kind')} for {counted(len(records), 'record')}: give one for each"

@@ -9,10 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from tests.airflow.live.jobs import DailyJob, intervals
-from tests.airflow.live.postgres import postgres
 from tests.airflow.live.services import PROJECT, Airflow
 from tests.airflow.live.ways import SCENARIOS
 from tests.jobs.home import LOCAL, Home
+from tests.jobs.postgres import postgres
 
 DAGS = {
     "days",

@@ -181,6 +181,19 @@ def test_json_gives_structs_and_free_json(here):
     assert copied(here, here / "a.jsonl")["any"].to_pylist() == ["1", '"a"']
 
 
+def test_number_that_a_float_shows_is_float(here):
+    rows = [{"at": "2026-03-01T10:00:00Z", "x": 1}]
+    (here / "a.json").write_text(json.dumps(rows).replace('"x": 1', '"x": 60.465161050148062'))
+    assert fields_of(here / "a.json")["x"] == "float"
+    assert copied(here, here / "a.json")["x"].to_pylist() == [60.465161050148062]
+
+
+def test_row_numbers_without_a_name_are_left_out(here):
+    (here / "a.csv").write_text(",at,x\n0,2026-03-01T10:00:00Z,7\n1,2026-03-01T10:00:01Z,8\n")
+    assert copied(here, here / "a.csv")["x"].to_pylist() == [7, 8]
+    assert "no field can have the columns ''" in new(here / "a.csv", "again").stderr
+
+
 def test_avro_gives_logical_types(here):
     kinds = {
         "at": {"type": "long", "logicalType": "timestamp-micros"},
@@ -188,6 +201,7 @@ def test_avro_gives_logical_types(here):
         "kind": {"type": "enum", "name": "Kind", "symbols": ["A"]},
         "inner": {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "int"}]},
         "either": ["int", "string"],
+        "took": {"type": "fixed", "name": "Took", "size": 12, "logicalType": "duration"},
     }
     schema = {
         "type": "record",
@@ -195,7 +209,14 @@ def test_avro_gives_logical_types(here):
         "fields": [{"name": name, "type": kind} for name, kind in kinds.items()],
     }
     file = io.BytesIO()
-    row = {"at": AT, "price": Decimal("1.25"), "kind": "A", "inner": {"x": 1}, "either": "b"}
+    row = {
+        "at": AT,
+        "price": Decimal("1.25"),
+        "kind": "A",
+        "inner": {"x": 1},
+        "either": "b",
+        "took": bytes(8) + b"\1" + bytes(3),
+    }
     fastavro.writer(file, schema, [row, {**row, "price": None, "either": 7}])
     (here / "a.avro").write_bytes(file.getvalue())
     assert fields_of(here / "a.avro") == {
@@ -204,8 +225,11 @@ def test_avro_gives_logical_types(here):
         "kind": "str",
         "inner": "Inner",
         "either": "Json",
+        "took": "dt.timedelta",
     }
-    assert copied(here, here / "a.avro")["price"].to_pylist() == [Decimal("1.25"), None]
+    rows = copied(here, here / "a.avro")
+    assert rows["price"].to_pylist() == [Decimal("1.25"), None]
+    assert rows["took"].to_pylist() == [1_000, 1_000]
 
 
 def test_delta_table_is_copied_whole(here):
@@ -248,6 +272,18 @@ def test_column_without_a_field_is_named(here):
     assert (
         '# no field can have the column "wide": decimal256(60, 2)' in (here / "copied/pipelines/copied.py").read_text()
     )
+
+
+def test_data_without_any_field_is_refused(here):
+    file = io.BytesIO()
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": 76, "scale": 10}
+    schema = {"type": "record", "name": "Root", "fields": [{"name": "wide", "type": kind}]}
+    fastavro.writer(file, schema, [{"wide": Decimal(1)}])
+    (here / "a.avro").write_bytes(file.getvalue())
+    done = new(here / "a.avro")
+    assert done.exit_code == 2, done.output
+    assert "no field can have any of the columns: wide (decimal256(76, 10))" in done.stderr.replace("\n", " ")
+    assert not (here / "copied").exists()
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

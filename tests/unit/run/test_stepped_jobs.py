@@ -10,9 +10,11 @@ from deltalake import write_deltalake
 
 from headrace.edits.requeue import requeue
 from headrace.edits.restore import restore
+from headrace.edits.vacuum import KeptCheckpoints, unneeded_landed
 from headrace.log.warnings import row_times_of
 from headrace.plan.loader import plan_of
 from headrace.run import job_run
+from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
 from headrace.testing import PipelineHarness
 from tests.unit.support.stepped_job import Copies, order, pipeline
@@ -49,9 +51,9 @@ class SteppedJob:
         return sorted((row["position"], row["error"], row["raw"]) for row in self.harness.live(QUARANTINE))
 
 
-@pytest.fixture
-def job(monkeypatch):
-    return SteppedJob(monkeypatch)
+@pytest.fixture(params=["name", "first_seen"])
+def job(request, monkeypatch):
+    return SteppedJob(monkeypatch, order=request.param)
 
 
 def test_doubtful_times_behind_a_step_count(job):
@@ -87,17 +89,31 @@ def test_restored_job_takes_in_the_same_rows(job):
 
 
 def test_refused_rows_can_be_requeued(job):
+    generation = "0000000001/" if job.harness.config.sources["rows"].order == "first_seen" else ""
     bad = '{"name": "x", "copies": "many", "at": 1}'
     job.write("a.json", ("a", 1, 1), bad, ("null", 1, 2))
     for _ in range(2):
         job.harness.run()
         (first, error, row), (second, reason, text) = job.quarantine()
-        assert (first, error) == ("a.json~00000001.parquet:1", "label is null")
+        assert (first, error) == (f"{generation}a.json~00000001.parquet:1", "label is null")
         assert (second, reason) == (
-            "a.json~00000001.parquet:2",
+            f"{generation}a.json~00000001.parquet:2",
             "a.json:1, before the transform: copies is 'many', which is not int64",
         )
         assert (json.loads(row)["name"], text) == ("null.0", bad)
         assert requeue(job.harness.config, "again") is not None
         assert job.quarantine() == []
     assert job.copies() == [("a.0", 0)]
+
+
+def test_landed_files_of_generations_are_vacuumed(monkeypatch):
+    job = SteppedJob(monkeypatch, order="first_seen")
+    for name in ("b.json", "a.json"):
+        job.write(name, (name, 1, 1))
+        job.harness.run()
+    job.write("0.json", ("0", 1, 1))
+    assert job.harness.run(crash_at="ingest.after") is None
+    landed = sorted(f"landed/{path}" for path in JobFolder.of(job.harness.config).files("landed"))
+    names = [f"000000000{number}%2F{stem}.json~00000001.parquet" for number, stem in ((1, "b"), (2, "a"), (3, "0"))]
+    assert [path.rpartition("/")[2] for path in landed] == names
+    assert unneeded_landed(landed, KeptCheckpoints((), ()), job.harness.facts[-1]) == {*landed[:2]}

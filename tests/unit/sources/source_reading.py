@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace import Pipeline
+from headrace.api.graph import SourceNode
 from headrace.config import CsvOptions, FileOptions, JsonOptions
 from headrace.records.record_columns import from_struct_array
 from headrace.sources.delta.rows import DeltaRows, source_rows
@@ -54,26 +55,39 @@ def read_bytes(
     disk, file_kind = next(_disks), kind if kind != "delta" else "parquet"
     options = FileOptions(format=file_kind, csv=csv or CsvOptions(), json=JsonOptions(rows=rows))
     name = f"input/file.{suffix or ('parquet' if kind == 'delta' else kind)}"
-    uri = f"memory://{disk}/{name}"
-    Storage(uri).write("", b"")
+    file = Storage(f"memory://{disk}/{name}")
+    file.write("", b"")
     memory_disk(disk).files[name].content = content
     try:
-        if kind == "delta":
-            own = [column.name for column in wanted_columns(node) if column.stored == column.name]
-            names = dict.fromkeys([*own, *pq.read_schema(io.BytesIO(content)).names])
-            file_rows = source_rows(Storage(uri), DeltaRows(tuple(DeltaColumn(name, "string") for name in names)), node)
-        else:
-            file_rows = read_file(Storage(uri), node, options)
-        table = file_rows.table
-        if (count := format_of(options).count(Storage(uri), node)) != table.num_rows:
-            return Outcome([], {}, f"{table.num_rows} rows, {count} by its count")  # a run refuses it, too
-        for number in range(table.num_rows):
-            file_rows.raw(number).encode()
-        return _checked(RowCheck(node), file_rows, record)
-    except UNREADABLE as error:
-        return Outcome([], {}, str(error))
+        return read_stored(file, node, options) if kind != "delta" else _read_delta(file, node, content)
     finally:
         forget_disk(disk)
+
+
+def read_stored(file: Storage, node: SourceNode, options: FileOptions) -> Outcome:
+    """Read a file that is there."""
+    try:
+        return _outcome(file, node, options, read_file(file, node, options))
+    except UNREADABLE as error:
+        return Outcome([], {}, str(error))
+
+
+def _read_delta(file: Storage, node: SourceNode, content: bytes) -> Outcome:
+    own = [column.name for column in wanted_columns(node) if column.stored == column.name]
+    try:
+        names = dict.fromkeys([*own, *pq.read_schema(io.BytesIO(content)).names])
+        return _outcome(file, node, FileOptions(), source_rows(file, DeltaRows(tuple(map(DeltaColumn, names))), node))
+    except UNREADABLE as error:
+        return Outcome([], {}, str(error))
+
+
+def _outcome(file: Storage, node: SourceNode, options: FileOptions, rows: FileRows) -> Outcome:
+    table = rows.table
+    if (count := format_of(options).count(file, node)) != table.num_rows:
+        return Outcome([], {}, f"{table.num_rows} rows, {count} by its count")  # a run refuses it, too
+    for number in range(table.num_rows):
+        rows.raw(number).encode()
+    return _checked(RowCheck(node), rows, node.record)
 
 
 def read_messages(
@@ -105,7 +119,7 @@ def avro_bytes(types: dict[str, Any], rows: list[dict[str, Any]], **options: Any
     return file.getvalue()
 
 
-def _node(record: type[msgspec.Struct], rename: Mapping[str, str] | None = None) -> Any:
+def _node(record: type[msgspec.Struct], rename: Mapping[str, str] | None = None) -> SourceNode:
     node: Any = Pipeline("rows").source("rows", record, event_time="at").sink("taken").operators[0]
     return replace(node, rename=tuple((rename or {}).items()))
 

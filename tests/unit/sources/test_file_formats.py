@@ -299,6 +299,7 @@ def test_wrong_escapes_cost_one_row():
     [
         (b"id,at,at\n", "its header has more than one column at"),
         (b"id,,at\n", "its header has a column without a name"),
+        (b",,id,at\n", "its header has a column without a name"),
         (b"id,\xff\n", "its header is not utf-8"),
         (b'id,"at\n', "its header has a quote that is not closed"),
     ],
@@ -312,6 +313,13 @@ def test_csv_file_without_a_header_is_refused(content, error):
 def test_csv_file_without_rows_is_empty(content):
     records, bad, _ = read(content, "csv")
     assert (records, bad) == ([], {})
+
+
+@pytest.mark.parametrize("name", [b"", b'""'])
+def test_row_numbers_without_a_name_are_ignored(name):
+    records, bad, _ = read(name + b",id,at,number,\n1,a,1,2,\n2,b,2,3\n", "csv")
+    assert records == [Flat("a", 1, 2), None]
+    assert bad == {1: "line 3 has 4 fields, the header has 5"}
 
 
 def test_empty_names_at_header_end_are_ignored():

@@ -25,7 +25,7 @@ from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, row_cou
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.position import NO_FACTS, PassedVersion, Position, SourceFacts, TablePosition
-from headrace.sources.row_check import column_problems, event_times_of
+from headrace.sources.row_check import column_changes, column_problems, event_times_of
 from headrace.sources.source import Ahead, InputFile, Remark, Source, SourceFile, TableReach, TakenIn, Want, first_files
 from headrace.storage.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
 from headrace.storage.refusals import StoreError
@@ -186,15 +186,27 @@ class DeltaSource(Source):
 
         Also whether it is the table whose rows were taken in.
         """
+        changes: list[Remark] = []
         try:
             if (position := since.position_as(TablePosition)) is not None:
                 versions = self._versions()
                 self._check_table(position, self._place(position, versions), versions, TakenIn())
             problems = [*self._problems()]
+            if position is not None and not problems:
+                changes = [*self._remarks_on_changes(position.version, self._versions())]
             ok = f"{self._config.path}: version {self._versions()[-1]}"
         except HeadraceError as error:
             problems, ok = [str(error)], ""
         yield from [Remark("fail", problem) for problem in problems] or [Remark("ok", ok)]
+        yield from changes
+
+    def _remarks_on_changes(self, known: int, versions: range) -> Iterator[Remark]:
+        """Yield a remark on columns that have changed since a version that was read, if the log still has it."""
+        if known not in versions:
+            return
+        before, after = self._guarded(known).schema, self._guarded(versions[-1]).schema
+        if changes := [*column_changes(self._node, before, after)]:
+            yield Remark("ok", f"{self._config.path}: {'; '.join(changes)}, compared with version {known}")
 
     def _problems(self) -> Iterator[str]:
         latest = self._versions()[-1]

@@ -127,7 +127,10 @@ class CsvFiles:
 
     @staticmethod
     def _names(header: CsvRow) -> list[str]:
-        """Return the names in a header, without empty ones at its end, as spreadsheets write them."""
+        """Return the names in a header, without empty ones at its end, as spreadsheets write them.
+
+        The first may be empty: R and pandas write the numbers of rows below it.
+        """
         names = [name or "" for name in header.fields]
         while names and not names[-1]:
             names.pop()
@@ -138,7 +141,7 @@ class CsvFiles:
             return f"is not {self.options.encoding}"
         if row.problem is not None:
             return row.problem
-        if not all(names):
+        if not all(names[1:]):
             return "has a column without a name"
         twice = sorted({name for name in names if names.count(name) > 1})
         return f"has more than one column {', '.join(twice)}" if twice else None

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from headrace.api.graph import SourceNode
-from headrace.config import CsvOptions, FileOptions, JsonOptions
+from headrace.config import FileOptions
 from headrace.sources.folder.avro import AvroFiles
 from headrace.sources.folder.csv import CsvFiles
 from headrace.sources.folder.format import FileFormat, FileRows
@@ -21,14 +21,11 @@ from headrace.storage.storage import Storage
 
 FORMATS: Final[Mapping[str, Callable[[FileOptions], FileFormat]]] = {
     "parquet": lambda _: ParquetFiles(),
-    "json": lambda options: JsonLines(options.json),
+    "json": lambda options: JsonLines(options.json, envelope=options.envelope),
     "csv": lambda options: CsvFiles(options.csv),
     "avro": lambda _: AvroFiles(),
 }
 """Makers of formats, by their names in the job's file."""
-
-_OPTIONS: Final[Mapping[str, type[CsvOptions | JsonOptions]]] = {"csv": CsvOptions, "json": JsonOptions}
-"""Options of formats that have any, by the keys of `FileOptions`, which are the formats' names."""
 
 SUFFIXES: Final = tuple(suffix for kind in (ParquetFiles, JsonLines, CsvFiles, AvroFiles) for suffix in kind.suffixes)
 """Endings of file names that any format reads."""
@@ -41,17 +38,12 @@ def format_of(options: FileOptions) -> FileFormat:
 
 def facts_of(options: FileOptions) -> msgspec.Raw:
     """Return what a reader of a single file must know of its format; `NOTHING_MORE` where nothing is set."""
-    kind = _OPTIONS.get(options.format)
-    own = None if kind is None else getattr(options, options.format)
-    return NOTHING_MORE if kind is None or own == kind() else msgspec.Raw(msgspec.json.encode(own))
+    return NOTHING_MORE if options == FileOptions(format=options.format) else msgspec.Raw(msgspec.json.encode(options))
 
 
 def options_of(name: str, facts: msgspec.Raw) -> FileOptions:
     """Return the options of a format by its name and what `facts_of` returned."""
-    kind = _OPTIONS.get(name)
-    own = None if kind is None else msgspec.json.decode(facts, type=kind | None)
-    plain = FileOptions(format=name)
-    return plain if own is None else msgspec.structs.replace(plain, **{name: own})
+    return msgspec.json.decode(facts, type=FileOptions | None) or FileOptions(format=name)
 
 
 def read_file(

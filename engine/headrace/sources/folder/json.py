@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from headrace.api.graph import SourceNode
 from headrace.config import JsonOptions
+from headrace.sources.envelope import Envelope
 from headrace.sources.folder.compression import packed_too
 from headrace.sources.folder.encoding import in_utf8
 from headrace.sources.folder.format import HEAD, DamagedFileError, FileRows, content_of, head_of, wanted_columns
@@ -43,6 +44,8 @@ class JsonLines:
     options: JsonOptions
     given: Mapping[str, Any] = field(default_factory=dict)
     """Plain values of fields that an object may lack."""
+    envelope: str | None = None
+    """Feed whose events the objects are; None: they are rows."""
 
     suffixes = packed_too(".json", ".jsonl", ".ndjson")
 
@@ -51,7 +54,9 @@ class JsonLines:
         return len(self._lines(file))
 
     def schema(self, file: Storage) -> pa.Schema | None:
-        """Return the members of the first rows, without types; None if there are none. Raises one of `UNREADABLE`."""
+        """Return the members of the first rows, without types; None if there are none, and for events. Raises one of `UNREADABLE`."""
+        if self.envelope is not None:
+            return None
         head = head_of(file)
         is_whole = len(head) < HEAD
         lines = self._of_rows(_first_lines(in_utf8(head, is_whole=is_whole), is_whole=is_whole))
@@ -62,8 +67,17 @@ class JsonLines:
         """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
         lines = self._lines(file)
         problems: dict[int, str] = {}
-        rows = JsonRows(node, wanted_columns(node, columns), given=self.given)
-        table = rows.table([line.content for line in lines], problems, lambda position: lines[position].place)
+        wanted, texts = wanted_columns(node, columns), [line.content for line in lines]
+        rows = JsonRows(node, wanted, given=self.given)
+
+        def place(position: int) -> str:
+            return lines[position].place
+
+        if self.envelope is None:
+            table = rows.table(texts, problems, place)
+        else:
+            events = Envelope(self.envelope, wanted).open(texts, problems, place)
+            table = rows.table(events.rows, problems, place, events.beside)
         return FileRows(table, problems, lambda number: lines[number].content.decode(errors="backslashreplace"))
 
     def first_rows(self, file: Storage, count: int) -> list[bytes]:

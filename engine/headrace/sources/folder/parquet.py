@@ -25,6 +25,11 @@ _PER_MICROSECOND: Final = 1_000
 _ROWS_PER_BYTE: Final = 1 << 17
 """No writer packs more rows into a byte: a group of 64 Mi rows, the largest that Arrow writes, has a footer of hundreds of bytes."""
 
+_FOOTER_SIZE: Final = 8
+"""Number of bytes at the end of a file: the length of its footer, and `PAR1`."""
+_SIGNATURE: Final = 28
+"""Number of bytes by which the plain footer of a file with encrypted columns is longer than what it says: a nonce and a tag."""
+
 
 class ParquetColumns:
     """Reader of one file."""
@@ -37,7 +42,7 @@ class ParquetColumns:
         self._place = file
         source = file.open()
         self._file = self._open("us", source)
-        _check_counts(self._file.metadata, source.size())
+        _check_counts(self._file.metadata, source.size(), has_columns=not _is_signed(self._file.metadata, source))
 
     @property
     def schema(self) -> pa.Schema:
@@ -87,10 +92,24 @@ class ParquetColumns:
         return [name for name in names if any(f"{path}.".startswith(f"{name}.") for path in paths)]
 
 
-def _check_counts(footer: Any, size: int) -> None:
-    """Refuse a footer whose numbers of rows contradict each other, or the file's size: memory and ordinals are given out by them."""
+def _is_signed(footer: Any, source: Any) -> bool:
+    """Return whether a footer is signed: it is plain, and columns of the file are encrypted."""
+    source.seek(source.size() - _FOOTER_SIZE)
+    is_signed: bool = int.from_bytes(source.read(4), "little") == footer.serialized_size + _SIGNATURE
+    return is_signed
+
+
+def _check_counts(footer: Any, size: int, *, has_columns: bool) -> None:
+    """Refuse a footer whose numbers of rows contradict each other, or the file's size: memory and ordinals are given out by them.
+
+    With `has_columns` it also looks at what the footer says of columns. Arrow ends the process that asks so for an encrypted one.
+    """
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    flat = [place for place in range(footer.num_columns) if not footer.schema.column(place).max_repetition_level][:1]
+    if short := next((group for group in groups if group.num_columns != footer.num_columns), None):
+        msg = f"its footer says {counted(footer.num_columns, 'column')}, and a group has {short.num_columns}"
+        raise DamagedFileError(msg)
+    places = range(footer.num_columns if has_columns else 0)
+    flat = [place for place in places if not footer.schema.column(place).max_repetition_level][:1]
     rows = sum(group.num_rows for group in groups)
     other = next(
         (group for group in groups for place in flat if group.column(place).num_values != group.num_rows), None
@@ -99,7 +118,7 @@ def _check_counts(footer: Any, size: int) -> None:
         parts = rows if other is None else sum(group.column(flat[0]).num_values for group in groups)
         msg = f"its footer says {counted(footer.num_rows, 'row')}, and its parts have {parts:,}"
         raise DamagedFileError(msg)
-    if any(_has_values(group) for group in groups if not group.num_rows):
+    if has_columns and any(_has_values(group) for group in groups if not group.num_rows):
         msg = "its footer says that a group has no rows, and has the smallest of its values"
         raise DamagedFileError(msg)
     if not 0 <= rows <= size * _ROWS_PER_BYTE:

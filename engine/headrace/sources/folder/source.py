@@ -1,6 +1,6 @@
 """Folder of files as a source.
 
-Files are read in the order of their names, and must not change after they appear. Arrival order is
+Files are read in the order of their names, or of their first listing (`order`), and must not change after they appear. Arrival order is
 (file, the source's `order_by`, row). It does not depend on the files of each micro-batch.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from shlex import quote
 from typing import ClassVar, Final, Self
 
@@ -19,14 +20,16 @@ from headrace.config import JobConfig, SourceConfig
 from headrace.errors import ConfigError, SourceError
 from headrace.names import counted
 from headrace.records.source_columns import EventTimeLimit
+from headrace.sources.folder.first_seen import PlacedFiles, order_problem, placed_files
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
 from headrace.sources.folder.formats import format_of, options_of
 from headrace.sources.folder.listing import UNKNOWN, FolderContent, FolderListing, content_digests, stamp
 from headrace.sources.folder.partitions import folder_problems, folder_values, read_in_folder
+from headrace.sources.generations import generation_at
 from headrace.sources.interval import Interval, timestamp_text
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.position import NO_FACTS, FolderPosition, Position, SourceFacts, TakenFile, digest
-from headrace.sources.row_check import column_problems, event_times_of
+from headrace.sources.row_check import column_changes, column_problems, event_times_of
 from headrace.sources.source import Ahead, InputFile, Outcome, Remark, Source, SourceFile, TakenIn, Want, first_files
 from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
@@ -63,8 +66,11 @@ class FolderSource(Source):
         """Read all rows of a file. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
         return read_in_folder(storage.at(file.path), file.name, node, options_of(file.format, file.facts))
 
-    def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:  # noqa: ARG002 - as of any position
-        """Yield remarks on whether a run could list the folder, and read the columns of its newest file."""
+    def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:
+        """Yield remarks on whether a run could list the folder, and read the columns of its newest file, after the position in `since`."""
+        if (problem := order_problem(self._name, self._config, since)) is not None:
+            yield Remark("fail", problem, "correct", "order")
+            return
         try:
             content = self.listing.content()
         except SourceError as error:
@@ -74,7 +80,8 @@ class FolderSource(Source):
             what = f"{self._config.path} has no {self._wanted_files()}{_besides(content)}"
             yield Remark("warn", what, "a run would find nothing to do")
             return
-        newest = max(content.files, key=lambda file: (file.modified, file.name))
+        by_age = sorted(content.files, key=lambda file: (file.modified, file.name))
+        oldest, newest = by_age[0], by_age[-1]
         problems = [
             *self._remarks_on_tables(content.tables),
             *self._problems_of_folders(content.files),
@@ -82,6 +89,7 @@ class FolderSource(Source):
         ]
         text = f"{self._config.path}: {counted(len(content.files), 'file')}{_besides(content)}"
         yield from problems or [Remark("ok", text)]
+        yield from self._remarks_on_changes(oldest, newest)
 
     def _wanted_files(self) -> str:
         pattern = self._config.files
@@ -110,6 +118,13 @@ class FolderSource(Source):
         for problem in () if schema is None else column_problems(self._node, schema, newest.path, own):
             yield self._refusal(problem.why, "correct the field, or the file", of_file=problem.of_file)
 
+    def _remarks_on_changes(self, oldest: SourceFile, newest: SourceFile) -> Iterator[Remark]:
+        """Yield a remark on columns that have changed between two files, if both tell theirs."""
+        with suppress(*UNREADABLE):  # the newest has a remark of its own, and no run may need the oldest any more
+            before, after = (self._format.schema(self._storage.at(file.path)) for file in (oldest, newest))
+            if before is not None and after is not None and (changes := [*column_changes(self._node, before, after)]):
+                yield Remark("ok", f"{newest.path}: {'; '.join(changes)}, compared with {oldest.name}")
+
     def _refusal(self, why: str, advice: str, *, of_file: bool) -> Remark:
         """Return the remark on a problem for which a run refuses a file, or rows of it."""
         fails = (self._config.on_bad_file if of_file else self._config.on_bad_row) == "fail"
@@ -119,11 +134,15 @@ class FolderSource(Source):
         """Return the files to take in next.
 
         Raises `SourceError` where the folder or an unfinished file is missing, where a late file would never be read, and
-        where a merged source's names do not sort by interval.
+        where a merged source's names do not sort by interval; `ConfigError` where the files were taken in in another order before.
         """
-        files = self._files()
+        if (problem := order_problem(self._name, self._config, since)) is not None:
+            raise ConfigError(problem)
+        listed = self._files()
+        placed = self._placed(listed, since, want)
+        files = placed.files
         taken_in, interval, until = want.taken_in, want.interval, want.until
-        unread = [file for file in files if file.name in since.begun]
+        unread = [file for file in files if file.place in since.begun]
         if until is None:
             self._check_unread(unread, since)
         if until is None and interval is not None:
@@ -135,17 +154,21 @@ class FolderSource(Source):
                 new = _behind(new, since)
         else:
             if until is None and taken_in.names is not None:
-                self._check_twins(_unrecorded(files, taken_in), files, since, taken_in)
+                self._check_twins(_unrecorded(listed, taken_in), listed, since, taken_in)
             self._check_no_late_names(files, since, taken_in)
             new = [file for file in _behind(files, since) if until is None or self._is_taken_by(file, until, interval)]
         new = _unrecorded(new, taken_in)  # somebody may have acknowledged a file ahead of the position
-        self._check_twins(new, files, since, taken_in)
+        self._check_twins(new, listed, since, taken_in)
         self._check_complete(new, files)
         taken = (*unread, *(file for file in new if file not in unread))
         later = _unrecorded(_behind(files, since), taken_in)
         self._later = later
         beyond = [] if until is None else [file for file in later if file not in taken]
-        return Ahead(want, taken, tuple(files), beyond=tuple(beyond))
+        return Ahead(want, taken, files, beyond=tuple(beyond), seen=placed.seen, has_waiting=placed.has_waiting)
+
+    def _placed(self, listed: Sequence[SourceFile], since: SourceFacts, want: Want) -> PlacedFiles:
+        """Return the files in the order of the source."""
+        return placed_files(listed, since, want) if self._config.order == "first_seen" else PlacedFiles(tuple(listed))
 
     def listed(self) -> Sequence[SourceFile]:
         """Return all files of the folder, in order. Raises `SourceError` where the folder is missing."""
@@ -188,14 +211,14 @@ class FolderSource(Source):
 
     def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:
         """Return the facts after these files, with records of those that no checkpoint has yet."""
-        names = [file.name for file in files]
-        last = max(*names, since.last, "")
+        places = {file.place for file in files}
+        last = max(*places, since.last, "")
         new = self._new_files(ahead.listed, last, ahead.want)
-        contents = self._contents([file for file in new.values() if file.name in names])
+        contents = self._contents([file for file in new.values() if file.place in places])
         taken = (TakenFile(name, stamp(file), contents.get(name, UNKNOWN)) for name, file in new.items())
-        return msgspec.structs.replace(
-            since, position=FolderPosition(last, since.begun, since.rows), taken=tuple(taken)
-        )
+        generation = generation_at(last) if last and self._config.order == "first_seen" else 0
+        position = FolderPosition(last, since.begun, since.rows, generation)
+        return msgspec.structs.replace(since, position=position, taken=tuple(taken), seen=ahead.seen)
 
     def interval_of(self, name: str) -> Interval | None:
         """Return the interval in a file's name; None without an `interval` pattern.
@@ -229,9 +252,9 @@ class FolderSource(Source):
         return 0 if interval is None else interval.start
 
     def _is_taken_by(self, file: SourceFile, last: str, interval: Interval | None) -> bool:
-        """Return whether a micro-batch that ended with file `last` took this file, or would have taken it if it were not late."""
+        """Return whether a micro-batch that ended at place `last` took this file, or would have taken it if it were not late."""
         if interval is None:
-            return file.name <= last
+            return file.place <= last
         start = self._start(file)
         return start >= interval.start and (file.name <= last or start < interval.end)
 
@@ -244,7 +267,7 @@ class FolderSource(Source):
         behind = {
             digest(file.name): file
             for file in files
-            if file.name <= last or (interval is not None and self._start(file) < interval.end)
+            if file.place <= last or (interval is not None and self._start(file) < interval.end)
         }
         return {name: behind[name] for name in sorted(behind.keys() - known)}
 
@@ -274,14 +297,14 @@ class FolderSource(Source):
         present, recorded = {file.name for file in files}, taken_in.names or frozenset()
         for file in new:
             for twin in self.listing.twins_of(file.name):
-                if twin in present or digest(twin) in recorded or twin == facts.last:
+                if twin in present or digest(twin) in recorded or twin == facts.last_name:
                     raise _has_twin(
                         self._job, self._name, file.name, twin, is_taken=digest(twin) in recorded or twin not in present
                     )
 
     def _check_unread(self, unread: Sequence[SourceFile], facts: SourceFacts) -> None:
         """Refuse to skip files that micro-batches have begun and not finished."""
-        missing = sorted({*facts.begun} - {file.name for file in unread})
+        missing = sorted({*map(facts.name_of, facts.begun)} - {file.name for file in unread})
         if missing:
             msg = (
                 f"source '{self._name}': {', '.join(missing)} of {self._config.path} is gone, and not all of its rows were taken in "
@@ -299,9 +322,9 @@ class FolderSource(Source):
                 )
                 raise SourceError(msg)
 
-    def _check_no_late_names(self, files: list[SourceFile], facts: SourceFacts, taken_in: TakenIn) -> None:
+    def _check_no_late_names(self, files: Sequence[SourceFile], facts: SourceFacts, taken_in: TakenIn) -> None:
         """Refuse files that sort before the position and that no slice has taken in."""
-        late = _unrecorded([file for file in files if file.name <= facts.last], taken_in)
+        late = _unrecorded([file for file in files if file.place <= facts.last], taken_in)
         if late:
             newest = max(late, key=lambda file: file.modified)
             msg = (
@@ -310,7 +333,7 @@ class FolderSource(Source):
             )
             raise SourceError(msg)
 
-    def _check_no_late_intervals(self, files: list[SourceFile], taken_in: TakenIn) -> None:
+    def _check_no_late_intervals(self, files: Sequence[SourceFile], taken_in: TakenIn) -> None:
         """Refuse late files of intervals that were taken in already: no later interval has them."""
         if taken_in.names is None or not taken_in.intervals:
             return
@@ -336,7 +359,10 @@ class FolderSource(Source):
             ),
         ]
         if own is None:
-            ways.insert(0, "Give them later names")
+            ways.insert(
+                0,
+                f"Give them later names; a new job with sources.{self._name}.order: first_seen takes files in as they come, whatever their names are",
+            )
         if interval is not None:
             start, end = timestamp_text(interval.start), timestamp_text(interval.end)
             ways.insert(
@@ -372,9 +398,9 @@ def _has_twin(job: str, source: str, name: str, twin: str, *, is_taken: bool) ->
     )
 
 
-def _unrecorded(files: list[SourceFile], taken_in: TakenIn) -> list[SourceFile]:
+def _unrecorded(files: Sequence[SourceFile], taken_in: TakenIn) -> list[SourceFile]:
     return [file for file in files if digest(file.name) not in (taken_in.names or ())]
 
 
 def _behind(files: Sequence[SourceFile], facts: SourceFacts) -> list[SourceFile]:
-    return [file for file in files if file.name > facts.last]
+    return [file for file in files if file.place > facts.last]

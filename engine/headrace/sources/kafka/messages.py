@@ -1,9 +1,9 @@
-"""Decoding of a topic's messages: each value is a JSON object, read as a line of a JSON file is."""
+"""Decoding of a topic's messages: each value is a JSON object, read as a line of a JSON file is, or an event of a change feed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import msgspec
 import pyarrow as pa
@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.api.graph import SourceNode
+from headrace.config import SourceConfig
+from headrace.sources.envelope import Envelope
 from headrace.sources.folder.format import DecodedRows, wanted_columns
 from headrace.sources.json_rows import JsonRows
 from headrace.storage.storage import Storage
@@ -24,6 +26,12 @@ class Messages(msgspec.Struct, frozen=True):
     """Settings for decoding the rows of a landed file."""
 
     on_tombstone: Literal["quarantine", "skip"] = "quarantine"
+    envelope: str | None = None
+
+    @classmethod
+    def of(cls, config: SourceConfig) -> Self:
+        """Return the settings of a source. A change feed has a tombstone behind each deletion, which says nothing more."""
+        return cls("skip" if config.envelope is not None else config.on_tombstone, config.envelope)
 
 
 def read_messages(file: Storage) -> pa.Table:
@@ -56,6 +64,10 @@ def _escaped(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(texts, pa.string())])
 
 
+def _place(_: int) -> str:
+    return "the value"
+
+
 def _is_utf8(value: bytes | None) -> bool:
     try:
         (value or b"").decode()
@@ -69,7 +81,9 @@ class MessageReader:
 
     def __init__(self, node: SourceNode, messages: Messages) -> None:
         """Make a decoder to the record of `node`."""
-        self._rows = JsonRows(node, wanted_columns(node), of_file=False)
+        columns, feed = wanted_columns(node), messages.envelope
+        self._rows = JsonRows(node, columns, of_file=False)
+        self._envelope = None if feed is None else Envelope(feed, columns)
         self._skips = messages.on_tombstone == "skip"
 
     def read(self, table: pa.Table) -> DecodedRows:
@@ -81,8 +95,14 @@ class MessageReader:
             wrong = pc.indices_nonzero(pc.invert(table[_IS_UTF8])).to_pylist()
             errors = dict.fromkeys(wrong, _NOT_UTF8)
             values = [None if position in errors else value for position, value in enumerate(values)]
-        rows = self._rows.table(values, errors, lambda _: "the value")
-        return DecodedRows(rows, {**errors, **tombstones}, frozenset(tombstones if self._skips else ()))
+        skipped = frozenset(tombstones if self._skips else ())
+        if self._envelope is None:
+            rows = self._rows.table(values, errors, _place)
+        else:
+            events = self._envelope.open(values, errors, _place, table["key"].to_pylist())
+            rows = self._rows.table(events.rows, errors, _place, events.beside)
+            skipped |= events.skipped
+        return DecodedRows(rows, {**errors, **tombstones}, skipped)
 
     def places(self, table: pa.Table, positions: Sequence[int]) -> Sequence[str]:
         """Return where messages are in their topic, as TOPIC-PARTITION@OFFSET."""

@@ -174,7 +174,7 @@ class KafkaSource(Source):
     def file(self, name: str) -> SourceFile:
         """Return the file with this name, landed or to be landed."""
         folder = self.folder if self._job_folder is None or not self._is_of_job(name) else self._job_folder
-        facts = msgspec.Raw(msgspec.json.encode(Messages(self.config.on_tombstone)))
+        facts = msgspec.Raw(msgspec.json.encode(Messages.of(self.config)))
         return SourceFile(name, folder.within(name), 0, self.config.format, facts)
 
     def ranges(self, partition: int, position: int) -> list[str]:

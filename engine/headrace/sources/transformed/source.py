@@ -239,7 +239,7 @@ class TransformedSource(Source):
         if digest is None:
             return below
         below_files = (*below.files, *below.beyond)
-        names = [unread.get(file.name) or derived_name(file.name, digest) for file in below_files]
+        names = [unread.get(file.place) or derived_name(file.place, digest) for file in below_files]
         self._below = dict(zip(names, below_files, strict=True))
         files = tuple(self._file(name, file.modified) for name, file in self._below.items())
         self._ahead, beyond = files[: len(below.files)], files[len(below.files) :]

@@ -20,7 +20,7 @@ GIVEN = "HEADRACE_TEST_POSTGRES"
 
 
 @contextmanager
-def postgres() -> Iterator[str]:
+def postgres(options: str = "") -> Iterator[str]:
     """Yield the SQLAlchemy URL of an empty database; skip the test where there is no PostgreSQL."""
     if given := os.environ.get(GIVEN):
         yield given
@@ -31,7 +31,7 @@ def postgres() -> Iterator[str]:
     try:
         data, port = folder / "data", free_port()
         _run([*as_user, str(programs / "initdb"), "-D", str(data), "-U", "airflow", "--auth=trust", "--no-sync"])
-        settings = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off -c max_connections=200"
+        settings = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off -c max_connections=200 {options}"
         control = [*as_user, str(programs / "pg_ctl"), "-D", str(data), "-w"]
         _run([*control, "-o", settings, "-l", str(folder / "log"), "start"])
         try:

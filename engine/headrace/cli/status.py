@@ -121,7 +121,8 @@ def _versions(passed: list[dict[str, Any]]) -> str:
         f"version {own['version']} ({own['operation']}, {counted(own['files'], 'file')}, {own['timestamp']})"
         for own in passed[-_SHOWN:]
     ]
-    return f"{f'{len(passed) - _SHOWN:,} versions, ' if len(passed) > _SHOWN else ''}{', '.join(shown)}"
+    earlier = len(passed) - len(shown)
+    return ", ".join([counted(earlier, "version"), *shown] if earlier else shown)
 
 
 _SHOWN = 5

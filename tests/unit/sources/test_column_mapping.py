@@ -13,7 +13,7 @@ from headrace import Pipeline, Struct, Timestamp
 from headrace.sources.delta.mapping import columns_in_file, in_table_names
 from headrace.storage.delta_schema import logged_columns
 from headrace.testing import PipelineHarness
-from tests.unit.support.hand_table import HandTable, column
+from tests.unit.sources.hand_table import HandTable, column
 from tests.unit.support.table_job import TableJob
 
 DAY = 1_767_225_600_000
@@ -57,7 +57,7 @@ def files_rows(ids=("a", "b"), n=(1, 2), names="col-{}", *, with_ids=False):
         return pa.field(names.format(number), kind, metadata=metadata)
 
     place = pa.struct([named(7, pa.int64()), named(6, pa.int64()), named(99, pa.string())])
-    values = [{names.format(6): 10 * one, names.format(7): None, names.format(99): "dropped"} for one in n]
+    values = [{names.format(6): 10 * number, names.format(7): None, names.format(99): "dropped"} for number in n]
     columns = {
         named(3, pa.int64()): pa.array(n, pa.int64()),
         named(1, pa.string()): pa.array(ids),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import SourceError
-from tests.unit.support.hand_table import HandTable, column
+from tests.unit.sources.hand_table import HandTable, column
 from tests.unit.support.table_job import TableJob, table
 
 COLUMNS = [column("shop", "string"), column("at", "timestamp"), column("name", "string"), column("size", "long")]
@@ -52,7 +52,7 @@ def test_purge_of_deleted_rows_changes_nothing(written):
     assert TableJob(written, start="snapshot").took() == ["p", "r", "s"]
 
 
-def test_file_added_again_with_equal_rows_is_no_change(written):
+def test_file_added_again_is_no_change(written):
     first = written.add(table(*"pq"), written.vector([1]))
     written.commit(first)
     written.commit(written.remove(first), first, operation="COMPUTE STATS")

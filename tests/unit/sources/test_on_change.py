@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
-from tests.unit.support.hand_table import HandTable, column
+from tests.unit.sources.hand_table import HandTable, column
 from tests.unit.support.table_job import TableJob, TableWriter
 from tests.unit.support.table_job import table as timed
 
@@ -85,7 +85,7 @@ CASES = [
         for policy, taken in zip(("skip_deletes", "skip", "as_changes"), results, strict=True)
     ],
 )
-def test_each_policy_takes_what_it_says(tmp_path, change, policy, taken):
+def test_policy_decides_on_each_change(tmp_path, change, policy, taken):
     written = new_table(tmp_path)
     first = written.add(table(*"pqr"))
     written.commit(first)
@@ -213,13 +213,15 @@ class History:
     def live(self):
         return [
             (path, number, row)
-            for path, (_, rows, gone) in self.files.items()
+            for path, (_, rows, deleted_rows) in self.files.items()
             for number, row in enumerate(rows)
-            if number not in gone
+            if number not in deleted_rows
         ]
 
     def rows(self, files):
-        return Counter(row for _, rows, gone in files.values() for at, row in enumerate(rows) if at not in gone)
+        return Counter(
+            row for _, rows, deleted_rows in files.values() for at, row in enumerate(rows) if at not in deleted_rows
+        )
 
     def step(self, kind, how):
         actions = getattr(self, f"_{kind}")(how)
@@ -241,19 +243,19 @@ class History:
     def _delete(self, numbers):
         actions = []
         for path, deleted in self._chosen(numbers).items():
-            _, rows, gone = self.files[path]
-            kept = [row for at, row in enumerate(rows) if at not in deleted | gone]
+            _, rows, deleted_rows = self.files[path]
+            kept = [row for at, row in enumerate(rows) if at not in deleted | deleted_rows]
             actions += [*self._drop([path]), *([self.add(kept)] if kept else [])]
         return actions
 
     def _mask(self, numbers):
         actions = []
         for path, deleted in self._chosen(numbers).items():
-            _, rows, gone = self.files[path]
+            _, rows, deleted_rows = self.files[path]
             actions += self._drop([path])
-            gone = frozenset(gone | deleted)
-            action = self.written.again(path, self.written.vector(sorted(gone)))
-            self.files[path] = (action, rows, gone)
+            deleted_rows = frozenset(deleted_rows | deleted)
+            action = self.written.again(path, self.written.vector(sorted(deleted_rows)))
+            self.files[path] = (action, rows, deleted_rows)
             actions.append(action)
         return actions
 

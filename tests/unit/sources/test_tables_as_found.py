@@ -14,7 +14,7 @@ from headrace import Digits, NaiveDatetime, Pipeline, Struct, Timestamp
 from headrace.errors import SourceError
 from headrace.sources.delta.rows import PartitionValue, partition_scalar
 from headrace.testing import PipelineHarness
-from tests.unit.support.hand_table import HandTable, column
+from tests.unit.sources.hand_table import HandTable, column
 from tests.unit.support.table_job import TableJob, table
 
 COLUMNS = [column("shop", "string"), column("at", "timestamp"), column("name", "string"), column("size", "long")]

@@ -19,7 +19,7 @@ from headrace.errors import SourceError
 from headrace.sources.delta.variants import json_texts
 from headrace.sources.folder.format import DamagedFileError
 from headrace.testing import PipelineHarness
-from tests.unit.support.hand_table import HandTable, column
+from tests.unit.sources.hand_table import HandTable, column
 
 DAY = 1_767_225_600_000
 
@@ -131,7 +131,7 @@ def test_values_that_json_lacks_are_texts(kind, content, text):
     assert json_texts(pa.array([stored(kind, content)], TYPE)).to_pylist() == [text]
 
 
-def test_parts_in_columns_of_their_own_are_put_together():
+def test_shredded_parts_are_put_together():
     leaf = pa.struct([("value", pa.binary()), ("typed_value", pa.int64())])
     days = pa.struct(
         [
@@ -211,13 +211,13 @@ def table_of(folder, variants):
         "id": [str(number) for number in range(count)],
         "at": pa.array([DAY * 1000] * count, pa.timestamp("us", "UTC")),
         "j": pa.array(variants, TYPE),
-        "parts": pa.array([[one, None] for one in variants], pa.list_(TYPE)),
+        "parts": pa.array([[value, None] for value in variants], pa.list_(TYPE)),
     }
     written.commit(written.add(pa.table(rows)))
     return written
 
 
-def test_records_hold_what_a_variant_holds(tmp_path):
+def test_record_has_the_content_of_a_variant(tmp_path):
     harness = job_over(table_of(tmp_path, [variant({"a": [1, "x"]}), variant(None), None]))
     harness.run()
     rows = sorted(harness.sink("out"), key=lambda row: row.id)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.storage.deletion_vectors import DamagedVectorError, DeletionVector, MissingVectorError
 from headrace.storage.files import Files
-from tests.unit.support.hand_table import HandTable, column, encoded, z85
+from tests.unit.sources.hand_table import HandTable, column, encoded, z85
 
 EDGES = [0, 1, 65535, 65536, 131071, 2**32 - 1, 2**32, 2**33 + 5]
 ROWS = st.sets(st.sampled_from(EDGES) | st.integers(0, 400_000), max_size=60)

@@ -31,7 +31,7 @@ class ChangedFile(NamedTuple):
 def net_changes(
     removed: Sequence[ChangedFile], added: Sequence[ChangedFile]
 ) -> tuple[list[DeltaRows], list[DeltaRows]]:
-    """Return the facts of removed and of added rows, without rows that are in both. Raises what reading raises."""
+    """Return the facts of removed and of added rows, without rows that are in both. Raises one of `UNREADABLE`."""
     minus, plus = [_counting(file) for file in removed], [_counting(file) for file in added]
     both = [*minus, *plus]
     sizes = np.array([row_count(file.place, file.rows) for file in both], np.int64)

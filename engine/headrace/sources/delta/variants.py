@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from headrace.names import counted
 from headrace.sources.folder.format import DamagedFileError
 
 _PRIMITIVE, _SHORT_TEXT, _OBJECT, _ARRAY = range(4)
@@ -154,7 +155,7 @@ def _plain(value: Any) -> Any:
 
 def _part(content: bytes, at: int, size: int) -> bytes:
     if at + size > len(content):
-        msg = f"it ends after {len(content)} bytes"
+        msg = f"it ends after {counted(len(content), 'byte')}"
         raise ValueError(msg)
     return content[at : at + size]
 

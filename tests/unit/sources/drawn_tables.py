@@ -401,7 +401,9 @@ def _decimal(raw: Any, kind: pa.DataType, *, is_text: bool) -> Decimal:
             raw = Decimal(raw)
         except ArithmeticError:
             raise Refused(raw) from None
-    if isinstance(raw, bool | str) or not isinstance(raw, int | float | Decimal) or not math.isfinite(raw):
+    if isinstance(raw, bool | str) or not isinstance(raw, int | float | Decimal):
+        raise Refused(str(raw)[:99])
+    if not isinstance(raw, int) and not math.isfinite(raw):  # which would make a float of an integer, of any size
         raise Refused(str(raw)[:99])
     unscaled = Fraction(repr(raw) if isinstance(raw, float) else raw) * 10**kind.scale
     if unscaled.denominator != 1 or abs(unscaled) >= 10**kind.precision:

@@ -395,16 +395,22 @@ class DeltaSource(Source):
         if position.version > versions[-1]:
             raise self._errors.behind(versions[-1], position.version, taken_in)
         last = position.last
-        if last and version_of(last) == place.version and kind_of(last) != SNAPSHOT:
-            commit = self._log.commit(place.version)
-            if (self._config.change_feed or (self._config.gives_changes and is_rewrite(commit))) == (
-                kind_of(last) == APPENDED
-            ) or is_passed_over(commit, self._config.on_change):
-                msg = (
-                    f"source '{self._name}': 'change_feed' or 'on_change' has changed while version {place.version} of {self._config.path} was "
-                    "read in part. Nothing was taken in. Set it back until the version is read, then change it."
-                )
-                raise ConfigError(msg)
+        if last and version_of(last) == place.version and kind_of(last) != SNAPSHOT and place.version in versions:
+            self._check_reading(last, place.version)
+
+    def _check_reading(self, last: str, version: int) -> None:
+        """Refuse to read the rest of a version, behind file `last`, in another way than its beginning."""
+        try:
+            commit = self._log.commit(version)
+        except StoreError as error:
+            raise self._damaged(version, error) from error
+        has_sides = self._config.change_feed or (self._config.gives_changes and is_rewrite(commit))
+        if has_sides == (kind_of(last) == APPENDED) or is_passed_over(commit, self._config.on_change):
+            msg = (
+                f"source '{self._name}': 'change_feed' or 'on_change' has changed while version {version} of {self._config.path} was "
+                "read in part. Nothing was taken in. Set it back until the version is read, then change it."
+            )
+            raise ConfigError(msg)
 
     def _unread(self, facts: SourceFacts) -> list[SourceFile]:
         """Return the files that micro-batches have begun and not finished."""

@@ -108,9 +108,24 @@ def _of_source(row: dict[str, Any], name: str, source: dict[str, Any]) -> list[s
         lines.append(_requeued_line(row["job"], name, source["requeued"]))
     if source["idle"]:
         lines.append(f"{row['job']}: source '{name}' was idle: the others did not wait for it")
+    if source["passed_over"]:
+        lines.append(f"{row['job']}: source '{name}' passed over {_versions(source['passed_over'])}")
     if source["ended"]:
         lines.append(f"{row['job']}: the end of the input of source '{name}' was declared")
     return lines
+
+
+def _versions(passed: list[dict[str, Any]]) -> str:
+    """Return the last versions of a table that were passed over, as text."""
+    shown = [
+        f"version {own['version']} ({own['operation']}, {counted(own['files'], 'file')}, {own['timestamp']})"
+        for own in passed[-_SHOWN:]
+    ]
+    earlier = len(passed) - len(shown)
+    return ", ".join([counted(earlier, "version"), *shown] if earlier else shown)
+
+
+_SHOWN = 5
 
 
 def _requeued_line(job: str, source: str, requeued: list[dict[str, Any]]) -> str:
@@ -169,7 +184,7 @@ def _status(name: str) -> dict[str, Any]:
         "held_by": held.run_id if held and left else None,
         "held_until": Time(now + left if left else None),
         "progress": _progress(config, held) if held and left else None,
-        "sources": _sources(last),
+        "sources": _sources(log),
         "messages": {
             sent.sink: {"sent": sent.sent, "of": sent.last, "behind": sent.is_behind, "detail": f"{sent.place}: {sent}"}
             for sent in sent_messages(config, log.checkpoints)
@@ -227,9 +242,24 @@ def _progress(config: JobConfig, lease: Lease) -> dict[str, Any] | None:
     return None if progress is None else {**msgspec.structs.asdict(progress), "described": progress.described()}
 
 
-def _sources(last: Checkpoint | None) -> dict[str, Any]:
+def _sources(log: CheckpointLog) -> dict[str, Any]:
     """Return the facts of all sources as plain values."""
-    return {} if last is None else {name: _source(facts, last.timeline([name])) for name, facts in last.sources.items()}
+    import msgspec
+
+    from headrace.log.warnings import passed_versions
+
+    if (last := log.last) is None:
+        return {}
+    passed = passed_versions(log.lineage.checkpoints)
+    return {
+        name: {
+            **_source(facts, last.timeline([name])),
+            "passed_over": [
+                {**msgspec.to_builtins(own), "timestamp": Time(own.timestamp)} for own in passed.get(name, [])
+            ],
+        }
+        for name, facts in last.sources.items()
+    }
 
 
 def _source(facts: SourceFacts, timeline: Timeline) -> dict[str, Any]:

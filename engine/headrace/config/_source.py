@@ -78,6 +78,9 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     change_feed: bool = False
     """Format delta: read what each commit of the table inserted, updated and deleted, from its change data feed. false: read rows that are appended, and stop where others are changed."""
 
+    on_change: Literal["fail", "skip_deletes", "skip", "as_changes"] = "fail"
+    """Format delta: what a run does at a commit that removes or rewrites rows. fail: it ends before the commit. skip_deletes: it passes over commits that only delete rows. skip: it passes over each such commit as a whole. as_changes: it takes in the rows that the commit removed and added on balance, as `-D` and `+I`."""
+
     start: Scalar | None = None
     """Formats delta and kafka: where a job begins that has read nothing of the table or topic: earliest, latest, or a day or a timestamp; of a table also snapshot (all rows that are in it at the first run, then what comes) or a version such as `version 12`; null: earliest."""
 
@@ -142,6 +145,11 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     def path_pattern(self) -> re.Pattern[str] | None:
         """Return the expression of the paths of files to read; None: endings decide."""
         return None if self.files is None else file_pattern(self.files)
+
+    @property
+    def gives_changes(self) -> bool:
+        """Return whether the rows of a table have kinds, in the column `_change_type`."""
+        return self.change_feed or self.on_change == "as_changes"
 
     @property
     def begins_at(self) -> Start:
@@ -299,15 +307,21 @@ class TableFormat(SourceFormat):
 
     noun = "Delta table"
     parts = "versions"
-    keys = ("path", "start", "change_feed", "skip_versions")
+    keys = ("path", "start", "change_feed", "on_change", "skip_versions")
     why_not = "a Delta table's log names its files, and they have no intervals"
     places = ("version", "file", "row")
 
     def reads(self, config: SourceConfig) -> str:
         """Return what a job reads of the source, as text."""
-        what = "changes of" if config.change_feed else "rows appended to"
+        what = "changes of" if config.gives_changes else "rows appended to"
         skipped = f"; skip_versions: {config.skip_versions}" if config.skip_versions else ""
-        return f"{what} the Delta table {config.path} (start: {config.start or 'earliest'}{skipped})"
+        policy = f"; on_change: {config.on_change}" if config.on_change != "fail" else ""
+        return f"{what} the Delta table {config.path} (start: {config.start or 'earliest'}{policy}{skipped})"
+
+    def problems(self, config: SourceConfig) -> Iterator[Problem]:
+        """Yield a policy for changes beside a change data feed."""
+        if config.change_feed and config.on_change != "fail":
+            yield "on_change", "change_feed: true takes in all changes: leave one of both out"
 
 
 class TopicFormat(SourceFormat):

@@ -13,8 +13,8 @@ and `headrace status` show those that a timer waits for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -24,6 +24,8 @@ from headrace.log.facts import NO_ROW_TIMES, RowTimes, WatermarkStep
 from headrace.log.lineage import Lineage
 from headrace.names import counted
 from headrace.records.watermarks import Bucket, latest
+from headrace.sources.interval import timestamp_text
+from headrace.sources.position import PassedVersion
 from headrace.storage.predicate import BetweenTimes, OneOf
 from headrace.tables.schemas import TIMERS
 from headrace.tables.view import TableView, ViewOf
@@ -94,6 +96,31 @@ def row_time_warnings(job: str, row_times: Mapping[str, RowTimes]) -> Iterator[R
                 "or in a Spark transform right after the source"
             )
             yield RunWarning("doubtful_times", text, fields)
+
+
+def passed_versions(checkpoints: Iterable[Checkpoint]) -> dict[str, list[PassedVersion]]:
+    """Return the versions of tables that checkpoints passed over, in order, by source."""
+    by_source: dict[str, dict[int, PassedVersion]] = {}
+    for checkpoint in checkpoints:
+        for name, facts in checkpoint.sources.items():
+            for passed in facts.passed_over:
+                by_source.setdefault(name, {})[passed.version] = passed
+    return {name: [versions[number] for number in sorted(versions)] for name, versions in by_source.items()}
+
+
+def passed_version_warnings(by_source: Mapping[str, Sequence[PassedVersion]]) -> Iterator[RunWarning]:
+    """Yield a warning for each source of which versions were passed over."""
+    for name, versions in by_source.items():
+        listed = ", ".join(
+            f"version {own.version} ({own.operation}, {counted(own.files, 'file')}, {timestamp_text(own.timestamp)})"
+            for own in versions[:_SHOWN]
+        )
+        more = f" and {len(versions) - _SHOWN:,} more" if len(versions) > _SHOWN else ""
+        text = f"source '{name}' passed over {listed}{more}, as its on_change says: the job does not have what they changed"
+        yield RunWarning("passed_versions", text, {"source": name, "versions": msgspec.to_builtins(versions)})
+
+
+_SHOWN: Final = 5
 
 
 def _were(number: int) -> str:

@@ -143,21 +143,22 @@ def _row_kinds(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
     for node in pipeline.operators:
         if not isinstance(node, SourceNode) or node.name not in config.sources:
             continue
-        if (envelope := config.sources[node.name].envelope) is not None and (
+        source, by_feed = config.sources[node.name], node.row_kind == CHANGE_TYPE
+        if (envelope := source.envelope) is not None and (
             node.row_kind != feeds[envelope]["field"] or node.kinds == SYMBOLS
         ):
             name = envelope.upper()
             what = f"rows of a change feed have kinds: give the source row_kind={name} in the pipeline, with 'from headrace import {name}'"
             yield f"sources.{node.name}.envelope", what
-        key, by_feed = f"sources.{node.name}.change_feed", node.row_kind == CHANGE_TYPE
-        if config.sources[node.name].change_feed and not by_feed:
+        key = f"sources.{node.name}.{'change_feed' if source.on_change == 'fail' else 'on_change'}"
+        if source.gives_changes and not (by_feed and node.kinds == SYMBOLS):
+            yield key, f'rows of changes have kinds: give the source row_kind="{CHANGE_TYPE}" in the pipeline'
+        elif by_feed and not source.gives_changes:
+            what = f"the pipeline takes row kinds from {CHANGE_TYPE}, a column of a Delta table's changes"
             yield (
                 key,
-                f'rows of a change data feed have kinds: give the source row_kind="{CHANGE_TYPE}" in the pipeline',
+                f"{what}: write change_feed: true or on_change: as_changes (with format: delta), or take row_kind from another column",
             )
-        elif by_feed and not config.sources[node.name].change_feed:
-            what = f"the pipeline takes row kinds from {CHANGE_TYPE}, the column of a change data feed"
-            yield key, f"{what}: set it to true (with format: delta), or take row_kind from another column"
 
 
 def _differences(key: str, what: str, wanted: list[str], bound: Iterable[str]) -> Iterator[Problem]:

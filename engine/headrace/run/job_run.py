@@ -22,7 +22,13 @@ from headrace.edits.migrate import settle_schemas
 from headrace.errors import ConfigError, HeadraceError, keep_committed
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.intervals import place_of
-from headrace.log.warnings import row_time_warnings, row_times_of, watermark_waits
+from headrace.log.warnings import (
+    passed_version_warnings,
+    passed_versions,
+    row_time_warnings,
+    row_times_of,
+    watermark_waits,
+)
 from headrace.run.agenda import (
     NO_PAST,
     Backfill,
@@ -226,8 +232,10 @@ def run_on(
             events.waiting(job.last.work.pending, job.last.work.due)
             waits = watermark_waits(job.lineage, job.last, job.view)
             events.watermark_waits(waits)
-            row_times = row_times_of([*job.unreported, *batches.committed])
-            for warning in row_time_warnings(config.job, row_times):
+            unreported = [*job.unreported, *batches.committed]
+            row_times = row_times_of(unreported)
+            passed = passed_versions(unreported)
+            for warning in (*row_time_warnings(config.job, row_times), *passed_version_warnings(passed)):
                 events.degrade(warning)
         for warning in input_warnings(config, job.lineage.checkpoints):
             events.of_input(warning)

@@ -284,6 +284,15 @@ class TakenFile(msgspec.Struct, frozen=True, array_like=True):
     """Empty text for a file that no checkpoint took in."""
 
 
+class PassedVersion(msgspec.Struct, frozen=True):
+    """Version of a table whose changes the job passed over: its operation, the number of files that it removed, and its time (ms)."""
+
+    version: int
+    operation: str
+    files: int
+    timestamp: int
+
+
 class TableVersion(msgspec.Struct, frozen=True):
     """Version of a dimension table, by the table's name in the pipeline."""
 
@@ -318,6 +327,8 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     taken: tuple[TakenFile, ...] = ()
     """Records of files that no earlier checkpoint has: of files up to the last one, and, in an interval run, of all files before the
     interval's end. An acknowledgement records a file anew."""
+    passed_over: tuple[PassedVersion, ...] = ()
+    """Versions of a table that this micro-batch passed over."""
     tables: tuple[TableVersion, ...] = ()
     """Versions of the Spark transform's dimension tables that the last rows taken in were made with."""
     file_tables: tuple[FileVersions, ...] = ()

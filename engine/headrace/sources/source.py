@@ -17,7 +17,7 @@ from headrace.sources.folder.format import FileRows
 from headrace.sources.generations import Generation, Generations, place_of
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
-from headrace.sources.position import NO_FACTS, Position, Ranges, SourceFacts, count_rows
+from headrace.sources.position import NO_FACTS, PassedVersion, Position, Ranges, SourceFacts, count_rows
 from headrace.storage.storage import Storage
 
 NOTHING_MORE: Final = msgspec.Raw(b"null")
@@ -163,6 +163,8 @@ class TableReach(NamedTuple):
     version: int
     snapshot: int | None = None
     is_provisional: bool = False
+    passed_over: tuple[PassedVersion, ...] = ()
+    """Versions whose changes are passed over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +199,9 @@ class Ahead:
     @property
     def needs_checkpoint(self) -> bool:
         """Return whether a checkpoint must record the position even if nothing is taken in."""
-        return self.reach is not None and self.reach.is_provisional
+        if self.reach is None:
+            return False
+        return self.reach.is_provisional or (bool(self.reach.passed_over) and not self.files)
 
 
 Outcome = Literal["ok", "warn", "fail"]

@@ -9,10 +9,9 @@ Search for data files in the log of a Delta table. Its entries contain the small
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
@@ -20,10 +19,11 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
+from headrace.storage.deletion_vectors import DeletionVector
+from headrace.storage.delta_schema import DeltaColumn, from_logged, logged_columns, unknown_types
 from headrace.storage.files import Files
+from headrace.storage.log_checkpoints import LogCheckpoint, last_log_checkpoint
 from headrace.storage.refusals import StoreError
 from headrace.storage.schemes import Options, file_system
 from headrace.storage.table import COMMIT_SUFFIX, LOG, FileTrace, TableMissingError, commit_file
@@ -32,9 +32,17 @@ CHANGE_FEED: Final = "delta.enableChangeDataFeed"
 _MAPPING: Final = "delta.columnMapping.mode"
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _READABLE: Final = frozenset(
-    {"columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck"}
-)  # fmt: skip
-"""Reader features of Delta that a table may list. Its use of column mapping and deletion vectors is checked separately."""
+    {
+        *("columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint"),
+        *("vacuumProtocolCheck", "variantType", "variantType-preview", "variantShredding", "variantShredding-preview"),
+    }
+)
+"""Reader features of Delta that a table may list."""
+_LAST_READER: Final = 3
+"""Last reader version of Delta's protocol. It lists features by name."""
+
+_DESCRIPTIONS: Final = frozenset({"metaData", "protocol"})
+"""Actions that describe a table."""
 
 PartitionValues = Mapping[str, str | None]
 
@@ -45,7 +53,13 @@ class LoggedFile(NamedTuple):
     path: str
     partition: PartitionValues
     is_data_change: bool = True
-    has_deletion_vector: bool = False
+    vector: DeletionVector | None = None
+    """Rows of the file that are deleted."""
+
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        """Return what tells the file from others of the table. One path with two vectors is two of them."""
+        return (self.path, *(("", 0) if self.vector is None else (self.vector.content, self.vector.offset)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +82,25 @@ class DeltaCommit:
     """Versions of transactions, by application."""
 
     @property
+    def is_restore(self) -> bool:
+        """Return whether the commit brings an earlier version back."""
+        return self.operation == "RESTORE"
+
+    @property
     def appended(self) -> tuple[LoggedFile, ...]:
         """Return the files with new rows, without files that only rewrite existing rows in another layout."""
-        return tuple(file for file in self.added if file.is_data_change)
+        return _changed_files(self.added, self.removed)
 
     @property
     def dropped(self) -> tuple[LoggedFile, ...]:
         """Return the files whose rows were removed or changed, without files that were rewritten in another layout."""
-        return tuple(file for file in self.removed if file.is_data_change)
+        return _changed_files(self.removed, self.added)
+
+
+def _changed_files(files: Sequence[LoggedFile], others: Sequence[LoggedFile]) -> tuple[LoggedFile, ...]:
+    """Return the files with another content. A file that a commit removes and adds with the same vector has the same rows."""
+    same = {file.identity for file in others}
+    return tuple(file for file in files if file.is_data_change and file.identity not in same)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +108,27 @@ class TableState:
     """State of a table at one version: its id, columns and settings."""
 
     table_id: str
-    columns: tuple[tuple[str, str], ...]
-    """Names and types of columns; the type of a list, map or struct is only this kind."""
+    columns: tuple[DeltaColumn, ...]
+    in_files: tuple[DeltaColumn, ...] = field(repr=False)
+    """The columns, with what a reader of data files needs to know of them."""
     partition_columns: tuple[str, ...]
     configuration: Mapping[str, str] = field(repr=False)
-    features: frozenset[str] = frozenset()
+    actions: tuple[Mapping[str, Any], Mapping[str, Any]] = field(repr=False)
+    """Actions of the log that describe the table: its metadata, and its protocol."""
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any], protocol: Mapping[str, Any]) -> TableState:
+        """Return the state that two actions of the log describe."""
+        configuration = metadata.get("configuration") or {}
+        columns = logged_columns(metadata["schemaString"], configuration.get(_MAPPING, "none"))
+        partition = tuple(metadata.get("partitionColumns") or ())
+        in_files = tuple(column.in_files for column in columns)
+        return cls(metadata["id"], columns, in_files, partition, configuration, (metadata, protocol))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns with Arrow's types."""
+        return from_logged(msgspec.json.decode(self.actions[0]["schemaString"]))
 
     @property
     def has_change_feed(self) -> bool:
@@ -97,11 +138,22 @@ class TableState:
     @property
     def unreadable(self) -> str | None:
         """Return the feature that makes its files unreadable; None if they can be read."""
+        return next(self._unreadable(), None)
+
+    def _unreadable(self) -> Iterator[str]:
         mode = self.configuration.get(_MAPPING, "none")
-        if mode != "none":
-            return f"column mapping by {mode} ({_MAPPING})"
-        unknown = sorted(self.features - _READABLE)
-        return f"the table feature {', '.join(unknown)}" if unknown else None
+        if mode not in {"none", "name", "id"}:
+            yield f"column mapping by {mode} ({_MAPPING})"
+        protocol = self.actions[1]
+        if unknown := sorted({*(protocol.get("readerFeatures") or ())} - _READABLE):
+            yield f"the table feature {', '.join(unknown)}"
+        if protocol.get("minReaderVersion", 1) > _LAST_READER:
+            yield f"reader version {protocol['minReaderVersion']} of Delta's protocol"
+        if types := sorted(unknown_types(self.columns)):
+            yield f"columns of other types: {', '.join(types)}"
+        counts = Counter(column.name.lower() for column in self.columns)
+        if twins := sorted(column.name for column in self.columns if counts[column.name.lower()] > 1):
+            yield f"columns whose names differ only in case ({', '.join(twins)})"
 
 
 def versions_down_from(latest: int, table: Files, count: int | None = None) -> list[int]:
@@ -117,18 +169,22 @@ class DeltaLog:
     def __init__(self, uri: str, storage: Options = None) -> None:
         """Keep the arguments; read nothing yet."""
         self._uri, self._storage = uri, storage
-        self._commits: dict[int, DeltaCommit] = {}
+        self._commits: dict[int, DeltaCommit | None] = {}
         self._states: dict[int, TableState] = {}
 
     def versions(self) -> range:
         """Return the versions whose commits are in the log, up to the latest one, without a gap.
 
-        Raises `TableMissingError` where there is no table, `StoreError` where the log cannot be listed.
+        A log that ends with a checkpoint has that version alone. Raises `TableMissingError` where there is no table, `StoreError` where
+        the log cannot be listed.
         """
-        listed = Files(self._uri, self._storage).listed(LOG, recursive=False)
+        listed = [*Files(self._uri, self._storage).listed(LOG, recursive=False)]
         sizes = {int(match[1]): file.size for name, file in listed if (match := _COMMIT.fullmatch(name))}
         # The last commit may be empty since its writer is still at work. One before it has lost its content: reading it says so.
         last = max((version for version, size in sizes.items() if size), default=-1)
+        checkpoint = last_log_checkpoint(name for name, _ in listed)
+        if checkpoint is not None and checkpoint.version > last:
+            return range(checkpoint.version, checkpoint.version + 1)
         present = {version for version in sizes if version <= last}
         if not present:
             msg = f"there is no Delta table {self._uri}"
@@ -140,6 +196,14 @@ class DeltaLog:
 
     def commit(self, version: int) -> DeltaCommit:
         """Return a commit. Raises `StoreError` where the log no longer has it, or it cannot be read."""
+        commit = self._written(version)
+        if commit is None:
+            msg = f"{self._uri}/{commit_file(version)} is empty: its writer died, or the power failed"
+            raise StoreError(msg)
+        return commit
+
+    def _written(self, version: int) -> DeltaCommit | None:
+        """Return a commit; None if its file is empty. To all who read the table, such a commit changes nothing."""
         if version not in self._commits:
             self._commits[version] = self._read(version)
         return self._commits[version]
@@ -149,101 +213,79 @@ class DeltaLog:
         if version not in self._states:
             known = self._states.get(version - 1)
             self._states[version] = (
-                self._open_state(version) if known is None else _state_after(known, self.commit(version))
+                self._open_state(version) if known is None else self._state_after(known, self._written(version))
             )
         return self._states[version]
 
-    def schema(self, version: int) -> pa.Schema:
-        """Return the columns of a version. Raises `StoreError` where the log no longer has it."""
-        return pa.schema(self._table(version).schema())
-
     def files(self, version: int) -> tuple[LoggedFile, ...]:
-        """Return all files of a version. Raises `StoreError` where the log no longer has it, or deltalake cannot list them."""
-        table = self._table(version)
-        try:
-            actions = pa.table(table.get_add_actions())
-        except DeltaError as error:
-            msg = f"cannot list the files of version {version} of {self._uri}: {str(error).partition(chr(10))[0]}"
-            raise StoreError(msg) from error
-        has_vectors = _has_vectors(table)
-        paths = [unquote(path) for path in actions["path"].to_pylist()]
-        partitions = (
-            actions["partition"].to_pylist() if "partition" in actions.schema.names else [{}] * actions.num_rows
-        )
-        return tuple(
-            LoggedFile(
-                path,
-                {name: _partition_text(value) for name, value in values.items()},
-                has_deletion_vector=has_vectors,
-            )
-            for path, values in zip(paths, partitions, strict=True)
-        )
+        """Return all files of a version. Raises `StoreError` where the log no longer has what lists them."""
+        checkpoint = self._checkpoint(version)
+        present: dict[tuple[str, str, int], LoggedFile] = {}
+        if checkpoint is not None:
+            present = {file.identity: file for file in _logged(self._in_checkpoint(checkpoint, "add"))}
+        for number in range(0 if checkpoint is None else checkpoint.version + 1, version + 1):
+            if (commit := self._written(number)) is not None:
+                for file in commit.removed:
+                    present.pop(file.identity, None)
+                present.update((file.identity, file) for file in commit.added)
+        return tuple(present.values())
 
-    def _read(self, version: int) -> DeltaCommit:
+    def _read(self, version: int) -> DeltaCommit | None:
         store, path = file_system(f"{self._uri}/{commit_file(version)}", self._storage)
         try:
             info = store.get_file_info(path)
             with store.open_input_stream(path) as stream:
                 content = stream.read()
-            if not content:
-                msg = f"{path} is empty: its writer died, or the power failed"
-                raise StoreError(msg)
-            return _parse_commit(version, content, (info.mtime_ns or 0) // 1_000_000)
+            return _parse_commit(version, content, (info.mtime_ns or 0) // 1_000_000) if content else None
         except (OSError, msgspec.DecodeError, KeyError, TypeError) as error:
             msg = f"cannot read {path}: {error}"
             raise StoreError(msg) from error
 
-    def _table(self, version: int) -> DeltaTable:
-        """Open the table at a version. Do not repair a damaged log: it belongs to the program that writes the table."""
+    def _open_state(self, version: int) -> TableState:
+        """Return the state that the last log checkpoint and the commits after it leave."""
+        checkpoint = self._checkpoint(version)
+        actions: dict[str, Mapping[str, Any]] = {}
+        for number in range(version, -1 if checkpoint is None else checkpoint.version, -1):
+            commit = self._written(number)
+            ours = {} if commit is None else {"metaData": commit.metadata, "protocol": commit.protocol}
+            actions = {**{kind: action for kind, action in ours.items() if action is not None}, **actions}
+            if len(actions) == len(_DESCRIPTIONS):
+                break
+        for kind in _DESCRIPTIONS - actions.keys():
+            listed = [] if checkpoint is None else self._in_checkpoint(checkpoint, kind)
+            if not listed:
+                msg = f"the log of {self._uri} has no {kind} up to version {version}"
+                raise StoreError(msg)
+            actions[kind] = listed[-1]
+        return self._state_of(version, actions["metaData"], actions["protocol"])
+
+    def _state_after(self, known: TableState, commit: DeltaCommit | None) -> TableState:
+        if commit is None or (commit.metadata is None and commit.protocol is None):
+            return known
+        metadata, protocol = known.actions
+        return self._state_of(commit.version, commit.metadata or metadata, commit.protocol or protocol)
+
+    def _state_of(self, version: int, metadata: Mapping[str, Any], protocol: Mapping[str, Any]) -> TableState:
         try:
-            return DeltaTable(self._uri, version, dict(self._storage) if self._storage else None)
-        except DeltaError as error:
-            msg = f"cannot open version {version} of {self._uri}: {str(error).partition(chr(10))[0]}"
+            return TableState.of(metadata, protocol)
+        except KeyError as error:
+            msg = f"the metadata or the protocol of {self._uri} in the log, up to version {version}, lacks {error}"
+            raise StoreError(msg) from error
+        except (msgspec.DecodeError, TypeError) as error:
+            msg = f"cannot read the columns of {self._uri} in the log, up to version {version}: {error}"
             raise StoreError(msg) from error
 
-    def _open_state(self, version: int) -> TableState:
-        table = self._table(version)
-        metadata, protocol = table.metadata(), table.protocol()
-        return TableState(
-            str(metadata.id),
-            _columns(table.schema().to_json()),
-            tuple(metadata.partition_columns),
-            dict(metadata.configuration),
-            frozenset(protocol.reader_features or ()),
-        )
+    def _checkpoint(self, version: int) -> LogCheckpoint | None:
+        names = (name for name, _ in Files(self._uri, self._storage).listed(LOG, recursive=False))
+        return last_log_checkpoint(names, version)
 
-
-def _has_vectors(table: DeltaTable) -> bool:
-    """Return whether a file has a deletion vector. deltalake cannot tell it for some tables: then a vector may be there."""
-    if "deletionVectors" not in (table.protocol().reader_features or ()):
-        return False  # deltalake refuses to look in some tables without them, such as those with widened types
-    try:
-        return bool(pa.table(table.deletion_vectors()).num_rows > 0)
-    except DeltaError:
-        return True
-
-
-def _state_after(state: TableState, commit: DeltaCommit) -> TableState:
-    """Return the state after a commit."""
-    metadata, protocol = commit.metadata, commit.protocol
-    if metadata is not None:
-        state = TableState(
-            metadata["id"],
-            _columns(metadata["schemaString"]),
-            tuple(metadata.get("partitionColumns") or ()),
-            metadata.get("configuration") or {},
-            state.features,
-        )
-    if protocol is not None:
-        features = frozenset(protocol.get("readerFeatures") or ())
-        state = TableState(state.table_id, state.columns, state.partition_columns, state.configuration, features)
-    return state
-
-
-def _columns(schema: str) -> tuple[tuple[str, str], ...]:
-    fields = msgspec.json.decode(schema)["fields"]
-    kinds = ((column["name"], column["type"]) for column in fields)
-    return tuple((name, kind if isinstance(kind, str) else kind["type"]) for name, kind in kinds)
+    def _in_checkpoint(self, checkpoint: LogCheckpoint, kind: str) -> list[Mapping[str, Any]]:
+        """Return the actions of a kind in a log checkpoint. Its table belongs to another program: a damaged one is not repaired."""
+        try:
+            return [*checkpoint.actions(kind, Files(self._uri, self._storage))]
+        except (OSError, pa.ArrowException, msgspec.DecodeError, KeyError, TypeError) as error:
+            msg = f"cannot read the log checkpoint of version {checkpoint.version} of {self._uri}: {error}"
+            raise StoreError(msg) from error
 
 
 def _parse_commit(version: int, content: bytes, modified: int) -> DeltaCommit:
@@ -280,24 +322,11 @@ def _logged(actions: Iterable[Mapping[str, Any]]) -> tuple[LoggedFile, ...]:
             unquote(action["path"]),
             action.get("partitionValues") or {},
             bool(action.get("dataChange", True)),
-            action.get("deletionVector") is not None,
+            DeletionVector.of(action["deletionVector"]) if action.get("deletionVector") else None,
         )
         for action in actions
     )
     return tuple(sorted(files, key=lambda file: file.path))
-
-
-def _partition_text(value: Any) -> str | None:
-    """Return a partition value as text in the log."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, bytes):
-        return value.decode()  # deltalake has encoded the text in the log
-    if isinstance(value, datetime):
-        return value.replace(tzinfo=None).isoformat(" ")
-    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def trace_in_log(uri: str, entries: Mapping[str, int], files: Collection[str], storage: Options = None) -> FileTrace:

@@ -94,3 +94,17 @@ def test_damaged_log_is_listed_as_a_problem(table_job, home):
     headrace = table_job(COLUMNS)
     shutil.rmtree(home / "orders" / "_delta_log")
     assert finding(headrace("check demo --json"))[0] == "fail"
+
+
+def test_status_lists_versions_that_were_passed_over(table_job, home):
+    headrace = table_job(COLUMNS, ", on_change: skip")
+    headrace("run demo --runner local")
+    table = DeltaTable(str(home / "orders"))
+    table.delete("tail = 'N1'")
+    write_deltalake(str(home / "orders"), pa.table(COLUMNS), mode="append")
+    result = headrace("run demo --runner local")
+    assert "source 'events' passed over version 1 (DELETE, 1 file, " in result.stdout + result.stderr
+    status = json.loads(headrace("status demo --json").stdout)
+    (passed,) = status["jobs"][0]["sources"]["events"]["passed_over"]
+    assert (passed["version"], passed["operation"], passed["files"]) == (1, "DELETE", 1)
+    assert "demo: source 'events' passed over version 1 (DELETE, 1 file, " in headrace("status demo").stdout

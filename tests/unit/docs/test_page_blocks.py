@@ -110,7 +110,11 @@ BLOCKS = {
         "$ headrace check flights": f"{COMMANDS}::test_configuration_page_names_all_problems",
     },
     "corrections": {"$ ": CORRECTIONS},
-    "delta-tables": {"ok     source orders": DRAWING, "ALTER TABLE delta": MACHINE},
+    "delta-tables": {
+        "ok     source orders": DRAWING,
+        "orders: source 'orders' passed": DRAWING,
+        "ALTER TABLE delta": MACHINE,
+    },
     "erasure": {
         "$ headrace erase purchases anna --mentions": f"{COMMANDS}::test_erasure_page_erases",
         "$ headrace erase purchases anna\n": f"{COMMANDS}::test_erasure_page_lists_then_purges",

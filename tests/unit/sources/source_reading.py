@@ -23,6 +23,7 @@ from headrace.sources.folder.formats import format_of, read_file
 from headrace.sources.kafka.landed import MESSAGES
 from headrace.sources.kafka.messages import MessageReader, Messages, text_columns
 from headrace.sources.row_check import RowCheck
+from headrace.storage.delta_schema import DeltaColumn
 from headrace.storage.storage import Storage
 from headrace.testing._memory_disk import forget_disk, memory_disk
 
@@ -75,7 +76,7 @@ def _read_delta(file: Storage, node: SourceNode, content: bytes) -> Outcome:
     own = [column.name for column in wanted_columns(node) if column.stored == column.name]
     try:
         names = dict.fromkeys([*own, *pq.read_schema(io.BytesIO(content)).names])
-        return _outcome(file, node, FileOptions(), source_rows(file, DeltaRows(tuple(names)), node))
+        return _outcome(file, node, FileOptions(), source_rows(file, DeltaRows(tuple(map(DeltaColumn, names))), node))
     except UNREADABLE as error:
         return Outcome([], {}, str(error))
 

@@ -62,15 +62,6 @@ class TableSlices:
         return True
 
 
-VECTOR = {
-    "storageType": "u",
-    "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^",
-    "offset": 4,
-    "sizeInBytes": 40,
-    "cardinality": 1,
-}
-
-
 def nothing_taken(job, match):
     """The run fails with this message and leaves the job as it was."""
     before = job.last.sources if job.last else {}
@@ -293,12 +284,10 @@ def test_vacuumed_file_is_never_skipped(on_bad_file):
 @pytest.mark.parametrize(
     ("action", "what"),
     [
-        ({"metaData": {"configuration": {"delta.columnMapping.mode": "name"}}}, "column mapping by name"),
         (
-            {"protocol": {"readerFeatures": ["variantType"], "writerFeatures": ["variantType"]}},
-            "the table feature variantType",
+            {"protocol": {"readerFeatures": ["geospatial"], "writerFeatures": ["geospatial"]}},
+            "the table feature geospatial",
         ),
-        ({"add": {"deletionVector": VECTOR}}, "deletion vectors"),
         ({"add": {"path": "s3://other/part.parquet"}}, "files outside of the table's folder"),
     ],
 )

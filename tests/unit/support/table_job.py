@@ -190,9 +190,9 @@ class TableJob(ReadingJob):
 
     def __init__(self, written, *more, harness=None, options=None, **source):
         self.written = written
-        feed = source.get("change_feed")
+        feed = source.get("change_feed") or source.get("on_change") == "as_changes"
         self.pipeline_options = {**({"row_kind": "_change_type"} if feed else {}), **(options or {})}
-        bound = {"format": "delta", "path": written.path, **source}
+        bound = {"format": "delta", "path": str(written.path), **source}
         others = {name: {} for name in more}
         self.harness = PipelineHarness(
             pipeline(*more, **self.pipeline_options), job={"sources": {"rows": bound, **others}}, **(harness or {})

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.config import SourceConfig
-from headrace.errors import SourceError
+from headrace.errors import HeadraceError, SourceError, StorageError
 from headrace.names import counted
+from headrace.sources.delta.policy import is_rewrite
+from headrace.sources.folder.format import is_tried_again
 from headrace.sources.source import TakenIn
+from headrace.storage.deletion_vectors import MissingVectorError
 from headrace.storage.delta_log import CHANGE_FEED, DeltaCommit, LoggedFile, TableState
+from headrace.storage.refusals import storage_advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +29,14 @@ class DeltaErrors:
             return None
         if state.unreadable is not None:
             return self._unreadable(commit.version, state.unreadable)
+        if self.config.change_feed and not state.has_change_feed:
+            return self._no_feed(commit.version)
+        if not self.config.gives_changes and is_rewrite(commit):
+            return self._rewrite(commit, taken_in)
         read = commit.changes if self.config.change_feed and commit.changes else (*commit.appended, *commit.dropped)
-        return self._change(commit, state, read) if self.config.change_feed else self._append(commit, read, taken_in)
+        if self.config.gives_changes and state.partition_columns and any(not file.partition for file in read):
+            return self._without_partition(commit.version)
+        return self._files(commit.version, read)
 
     def of_snapshot(self, version: int, state: TableState, files: tuple[LoggedFile, ...]) -> SourceError | None:
         """Return the error for a version that cannot be taken in as a whole; None if it can."""
@@ -36,18 +46,19 @@ class DeltaErrors:
             return self._no_feed(version)
         return self._files(version, files)
 
-    def _append(self, commit: DeltaCommit, read: tuple[LoggedFile, ...], taken_in: TakenIn) -> SourceError | None:
+    def _rewrite(self, commit: DeltaCommit, taken_in: TakenIn) -> SourceError:
         if commit.restored is not None:
             return self._restored(commit.version, commit.restored, taken_in)
-        if commit.dropped:
-            return SourceError(
-                f"source '{self.source}': version {commit.version} of {self.config.path} ({commit.operation or 'unknown'}) removes or "
-                f"rewrites rows ({counted(len(commit.dropped), 'file')}), and this source takes in appended rows only. All versions before it "
-                "were taken in, and nothing of it. Either read the table's change data feed in a new job "
-                f"(sources.{self.source}.change_feed: true); or skip all changes of this version: "
-                f"sources.{self.source}.skip_versions: {self._skipping(commit.version)}"
-            )
-        return self._files(commit.version, read)
+        key = f"sources.{self.source}"
+        deletion = f"passes over commits that only delete rows ({key}.on_change: skip_deletes), "
+        return SourceError(
+            f"source '{self.source}': version {commit.version} of {self.config.path} ({commit.operation or 'unknown'}) removes or "
+            f"rewrites rows ({counted(len(commit.dropped) or len(commit.appended), 'file')}), and this source takes in appended rows only. All versions before it "
+            f"were taken in, and nothing of it. A job can take in what such commits changed ({key}.on_change: as_changes, or "
+            f"{key}.change_feed: true, in a new job whose pipeline reads changes). This job goes on if it "
+            f"{deletion if self.config.on_change == 'fail' else ''}passes over all such commits ({key}.on_change: skip), or only "
+            f"this version: {key}.skip_versions: {self._skipping(commit.version)}"
+        )
 
     def _restored(self, version: int, target: int, taken_in: TakenIn) -> SourceError:
         undone = f"{target + 1}-{version}" if target + 1 < version else str(version)
@@ -59,15 +70,23 @@ class DeltaErrors:
             f"them: set sources.{self.source}.skip_versions: {self._skipping(version)}"
         )
 
-    def _change(self, commit: DeltaCommit, state: TableState, read: tuple[LoggedFile, ...]) -> SourceError | None:
-        if not state.has_change_feed:
-            return self._no_feed(commit.version)
-        if state.partition_columns and any(not file.partition for file in read):
-            return SourceError(
-                f"source '{self.source}': version {commit.version} of {self.config.path} removes files, and the log does not "
-                f"have their partition values. Nothing of it was taken in. {self.way_out(commit.version)}"
+    def _without_partition(self, version: int) -> SourceError:
+        return SourceError(
+            f"source '{self.source}': version {version} of {self.config.path} removes files, and the log does not "
+            f"have their partition values. Nothing of it was taken in. {self.way_out(version)}"
+        )
+
+    def not_compared(self, version: int, error: Exception) -> HeadraceError:
+        """Return the error for a commit whose removed and added rows cannot be read, and so not be compared."""
+        if is_tried_again(error):
+            return StorageError(
+                f"source '{self.source}': cannot read the files of version {version} of {self.config.path}: {error}. Nothing of it was taken in; "
+                f"{storage_advice(error)}."
             )
-        return self._files(commit.version, read)
+        return SourceError(
+            f"source '{self.source}': the removed and added rows of version {version} of {self.config.path} cannot be compared: "
+            f"{str(error).rstrip('.')}. Nothing of it was taken in. Repair the file. {self.way_out(version)}"
+        )
 
     def _no_feed(self, version: int) -> SourceError:
         table = f"delta.`{self.config.path}`"
@@ -83,8 +102,6 @@ class DeltaErrors:
         outside = next((file.path for file in files if "://" in file.path or file.path.startswith("/")), None)
         if outside is not None:
             return self._unreadable(version, f"files outside of the table's folder ({outside}: a shallow clone)")
-        if any(file.has_deletion_vector for file in files):
-            return self._unreadable(version, "deletion vectors")
         return None
 
     def _unreadable(self, version: int, what: str) -> SourceError:
@@ -103,8 +120,14 @@ class DeltaErrors:
             f"sources.{self.source}.skip_versions: {versions}; a new job can begin with sources.{self.source}.start: snapshot"
         )
 
-    def vacuumed(self, version: int, path: str) -> SourceError:
-        """Return the error for a file of a commit that no longer exists."""
+    def missing(self, version: int, path: str, error: OSError | None = None) -> SourceError:
+        """Return the error for a file of a commit that no longer exists, or for the file of its deletion vector, as `error` says."""
+        if isinstance(error, MissingVectorError):
+            what = f"{error}: it says which rows of {path} are deleted, and version {version} of the table needs both"
+            return SourceError(
+                f"source '{self.source}': {what}. Nothing was taken in. Bring the file of deletion vectors back from a backup. "
+                f"{self.way_out(version)}"
+            )
         return SourceError(
             f"source '{self.source}': {path} is gone. Version {version} of the table needs it; a VACUUM has removed it before its rows "
             f"were taken in. Nothing was taken in. Bring the file back from a backup. {self.way_out(version)}"

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Final, Literal
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.api.graph import CHANGE_TYPE, SourceNode
 from headrace.api.records import RowKind
 from headrace.records.column_types import Column, columns_of, near_misses
-from headrace.sources.folder.format import FileRows, located
+from headrace.sources.delta.mapping import NO_COLUMN, columns_in_file, in_table_names
+from headrace.sources.folder.format import DamagedFileError, FileRows, located
 from headrace.sources.folder.parquet import ParquetColumns
+from headrace.sources.position import Ranges
+from headrace.storage.deletion_vectors import DamagedVectorError, DeletionVector
+from headrace.storage.delta_schema import TIMES, DeltaColumn
 from headrace.storage.storage import Storage
 
 _SYMBOLS: Final = {
@@ -36,6 +42,8 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "binary": pa.binary(),
 }
 
+_CHANGE_COLUMN: Final = DeltaColumn(CHANGE_TYPE)
+
 Side = Literal["minus", "plus"]
 """Half of a change file's rows: `minus` are deletes and pre-images, `plus` inserts and post-images. `minus` sorts first."""
 
@@ -48,19 +56,57 @@ class PartitionValue(msgspec.Struct, frozen=True):
     text: str | None
 
 
-class DeltaRows(msgspec.Struct, frozen=True):
+class DeltaRows(msgspec.Struct, frozen=True, omit_defaults=True):
     """Facts about a file's rows that are in the table's log.
 
     `columns` are the table's columns: a column that the file lacks is null. `kind` is the row kind of all rows (a symbol), if
     given. With a `side`, only rows of that side count, by the file's column `_change_type`.
     """
 
-    columns: tuple[str, ...] = ()
+    columns: tuple[DeltaColumn, ...] = ()
     partition: tuple[PartitionValue, ...] = ()
     kind: str | None = None
     side: Side | None = None
-    times: tuple[str, ...] = ()
-    """Columns of timestamps. Files of before their type was widened have dates."""
+    table: str = ""
+    """The table's folder, where deletion vectors are; empty without any."""
+    vector: DeletionVector | None = None
+    """Rows that are deleted: they do not count."""
+    only: DeletionVector | None = None
+    """If given, only these rows count."""
+    net: Ranges | None = None
+    """If given, only these rows count: they have changed on balance, and others of the file have not."""
+
+    def live_rows(self, place: Storage) -> npt.NDArray[np.int64]:
+        """Return the numbers of the rows that count in a file."""
+        rows = ParquetColumns(place).rows
+        counts = self.counts(place, rows)
+        return np.arange(rows) if counts is None else np.flatnonzero(counts)
+
+    def counts(self, storage: Storage, rows: int) -> npt.NDArray[np.bool_] | None:
+        """Return for each row of a file with so many `rows` whether it counts; None if all do.
+
+        Raises `OSError` and `DamagedFileError` where a deletion vector cannot be read.
+        """
+        if self.vector is None and self.only is None and self.net is None:
+            return None
+        mask = np.full(rows, self.only is None and self.net is None)
+        for first, end in self.net or ():
+            mask[first:end] = True
+        if self.only is not None:
+            mask[self._rows(self.only, storage, rows)] = True
+        if self.vector is not None:
+            mask[self._rows(self.vector, storage, rows)] = False
+        return mask
+
+    def _rows(self, vector: DeletionVector, storage: Storage, rows: int) -> npt.NDArray[np.int64]:
+        try:
+            deleted = vector.rows(storage.at(self.table))
+        except DamagedVectorError as error:
+            raise DamagedFileError(str(error)) from error
+        if len(deleted) and deleted.max() >= rows:
+            msg = f"{vector} deletes row {deleted.max():,}, and the file has {rows:,}"
+            raise DamagedFileError(msg)
+        return deleted
 
 
 def source_rows(place: Storage, delta: DeltaRows | None, node: SourceNode) -> FileRows:
@@ -94,35 +140,32 @@ def read_rows(
     if delta is None:
         return file.read(columns)
     # Spark leaves an empty column _change_type in data files that a MERGE writes beside files of changes.
-    own = {*delta.columns, CHANGE_TYPE} if delta.side is not None else {*delta.columns}
-    wanted = own & {*columns, CHANGE_TYPE} if columns else own
-    names = _names_in_file(file.names, wanted)
+    own = (*delta.columns, _CHANGE_COLUMN) if delta.side is not None else delta.columns
+    wanted = [column for column in own if not columns or column.name in {*columns, CHANGE_TYPE}]
+    stored = columns_in_file(file.schema, wanted)
     # An Arrow table without a column has no rows, so constants could not be added.
-    table = _without_views(file.read([*names] or file.names[:1]))
-    table = _widened(table.rename_columns([names.get(name, name) for name in table.schema.names]), delta.times)
+    table = file.read([*stored] or file.names[:1])
+    table = _without_views(_of_counting_rows(table, delta, place))
+    table = in_table_names(table, stored)
+    table = _widened(table, [column.name for column in delta.columns if column.type in TIMES])
     table = _of_side(table, delta.side) if delta.side is not None else table
     for value in delta.partition:
         if value.column not in table.schema.names:
             table = table.append_column(value.column, pa.repeat(partition_scalar(value), table.num_rows))
-    for name in delta.columns:
-        if name not in table.schema.names and name in wanted:
-            table = table.append_column(name, pa.nulls(table.num_rows))
+    for column in wanted:
+        if column.name not in table.schema.names and column is not _CHANGE_COLUMN:
+            table = table.append_column(column.name, pa.nulls(table.num_rows))
     for name in nulls:
         if name not in table.schema.names and not any(near_misses([name], table.schema.names)):
             table = table.append_column(name, pa.nulls(table.num_rows))
     if delta.kind is not None:
         table = table.append_column(CHANGE_TYPE, pa.repeat(pa.scalar(delta.kind), table.num_rows))
-    return table
+    return table.drop([NO_COLUMN]) if NO_COLUMN in table.schema.names and table.num_columns > 1 else table
 
 
-def _names_in_file(names: Sequence[str], wanted: Collection[str]) -> dict[str, str]:
-    """Return the columns of a file that a table has, with their names in the table, which may differ in case."""
-    in_table = {name.lower(): name for name in wanted}
-    return {
-        name: name if name in wanted else in_table[name.lower()]
-        for name in names
-        if name in wanted or (name.lower() in in_table and in_table[name.lower()] not in names)
-    }
+def _of_counting_rows(table: pa.Table, delta: DeltaRows, place: Storage) -> pa.Table:
+    counts = delta.counts(place, table.num_rows)
+    return table if counts is None else table.filter(pa.array(counts))
 
 
 def _widened(table: pa.Table, times: Collection[str]) -> pa.Table:
@@ -133,10 +176,13 @@ def _widened(table: pa.Table, times: Collection[str]) -> pa.Table:
     return table
 
 
-def count_rows_of(place: Storage, delta: DeltaRows) -> int:
+def row_count(place: Storage, delta: DeltaRows) -> int:
     """Count the rows that `read_rows` returns for the file."""
     file = ParquetColumns(place)
-    return file.rows if delta.side is None else len(_of_side(file.read([CHANGE_TYPE]), delta.side))
+    if delta.side is not None:
+        return len(_of_side(file.read([CHANGE_TYPE]), delta.side))
+    counts = delta.counts(place, file.rows)
+    return file.rows if counts is None else int(counts.sum())
 
 
 def partition_scalar(value: PartitionValue) -> pa.Scalar:
@@ -150,13 +196,21 @@ def partition_scalar(value: PartitionValue) -> pa.Scalar:
             return pa.scalar(None, kind)
         text = value.text.removesuffix("Z").removesuffix("UTC").strip()
         return pa.scalar(text).cast(pa.timestamp("us")).cast(kind)
-    if value.type == "binary" and not (value.text or "").isascii():
+    if value.type == "binary" and _may_be_bytes(value.text or ""):
         msg = (
             f"partition column {value.column} is binary, and writers encode its value {value.text!r} in different ways"
         )
         raise pa.ArrowInvalid(msg)
     kind = _decimal(value.type) if value.type.startswith("decimal") else _TYPES.get(value.type, pa.string())
     return pa.scalar(value.text or None, pa.string()).cast(kind)
+
+
+def _may_be_bytes(text: str) -> bool:
+    """Return whether a text may stand for bytes, one a letter, as well as for its letters in UTF-8."""
+    return not text.isascii() and max(map(ord, text)) <= _LAST_BYTE
+
+
+_LAST_BYTE: Final = 0xFF
 
 
 def _without_views(table: pa.Table) -> pa.Table:

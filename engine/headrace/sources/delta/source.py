@@ -1,4 +1,4 @@
-"""Delta table as a source: its appended rows, or its change data feed.
+"""Delta table as a source: its appended rows, its change data feed, or what each commit changed on balance.
 
 Each data file of a commit is a file of the source, named VERSION/KIND/PATH, with a version of 20 digits as in Delta's log. So
 arrival order is (version, kind, path, the source's `order_by`, row): in each version, deletes and pre-images (`minus`) come
@@ -19,10 +19,12 @@ from headrace.config import JobConfig, SourceConfig, StartKind
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.records.source_columns import EventTimeLimit
 from headrace.sources.delta.errors import DeltaErrors
-from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, count_rows_of, source_rows
+from headrace.sources.delta.net_changes import ChangedFile, net_changes
+from headrace.sources.delta.policy import is_passed_over, is_rewrite
+from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, row_count, source_rows
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
 from headrace.sources.kafka.landed import Topic
-from headrace.sources.position import NO_FACTS, Position, SourceFacts, TablePosition
+from headrace.sources.position import NO_FACTS, PassedVersion, Position, SourceFacts, TablePosition
 from headrace.sources.row_check import column_changes, column_problems, event_times_of
 from headrace.sources.source import Ahead, InputFile, Remark, Source, SourceFile, TableReach, TakenIn, Want, first_files
 from headrace.storage.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
@@ -35,7 +37,6 @@ APPENDED: Final = "add"
 SNAPSHOT: Final = "snapshot"
 _MINUS: Final[Side] = "minus"
 _PLUS: Final[Side] = "plus"
-_TIMES: Final = {"timestamp", "timestamp_ntz"}
 _NOTHING_TAKEN: Final = TakenIn()
 
 
@@ -63,6 +64,7 @@ class DeltaSource(Source):
         self._log = DeltaLog(config.path, storage.options)
         self._errors = DeltaErrors(source.name, config, job)
         self._files: dict[tuple[int, bool], list[SourceFile]] = {}
+        self._passed_over: dict[int, PassedVersion] = {}
 
     @staticmethod
     def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:
@@ -83,6 +85,8 @@ class DeltaSource(Source):
         new: list[SourceFile] = []
         reached = place.version - 1
         for version in range(place.version, versions[-1] + 1):
+            if (new or unread) and self._is_compared(version, place.snapshot):
+                break
             files = self._of_version(version, place.snapshot, versions, taken_in=want.taken_in)
             if isinstance(files, HeadraceError):
                 if new or unread:
@@ -90,12 +94,27 @@ class DeltaSource(Source):
                 raise files
             new += [file for file in files if file.name > since.last]
             reached = version
+            if files and self._is_compared(version, place.snapshot):
+                break
         files_ahead = [*unread, *new]
         if until is not None:
             files_ahead = [file for file in files_ahead if file.name <= until]
             reached = min(reached, version_of(until) - 1) if until else place.version - 1
-        reach = TableReach(self._table_id(place, versions), reached, place.snapshot, place.is_provisional)
+        passed = tuple(own for own in self._passed_over.values() if place.version <= own.version <= reached)
+        reach = TableReach(self._table_id(place, versions), reached, place.snapshot, place.is_provisional, passed)
         return Ahead(want, tuple(files_ahead), tuple(files_ahead), reach)
+
+    def _is_compared(self, version: int, snapshot: int | None) -> bool:
+        """Return whether the rows of a commit are read to find its net changes. Commits behind it are planned when it is taken in."""
+        if self._config.on_change != "as_changes" or version == snapshot or self._is_skipped(version):
+            return False
+        try:
+            return is_rewrite(self._log.commit(version))
+        except StoreError:
+            return False  # the plan says so
+
+    def _is_skipped(self, version: int) -> bool:
+        return any(version in skipped for skipped in self._config.skipped)
 
     def find(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the files with these names that exist: the log has the version, and the folder has the file.
@@ -124,9 +143,9 @@ class DeltaSource(Source):
         Raises `SourceError` for a missing file, and for an unreadable one unless `on_bad_file` is quarantine: then it counts 0.
         """
         try:
-            return count_rows_of(self._storage.at(file.path), _logged(file))
+            return row_count(self._storage.at(file.path), _logged(file))
         except FileNotFoundError as error:
-            raise self._errors.vacuumed(version_of(file.name), file.path) from error
+            raise self._errors.missing(version_of(file.name), file.path, error) from error
         except UNREADABLE as error:
             if self._config.on_bad_file == "quarantine" and is_damage(error):
                 return 0
@@ -140,7 +159,7 @@ class DeltaSource(Source):
         try:
             return event_times_of(self.read(file, self._node, self._storage), self._node, limit)
         except FileNotFoundError as error:
-            raise self._errors.vacuumed(version_of(file.name), file.path) from error
+            raise self._errors.missing(version_of(file.name), file.path, error) from error
         except UNREADABLE as error:
             if self._config.on_bad_file == "quarantine" and is_damage(error):
                 return pa.nulls(self.rows(file), pa.int64())
@@ -159,7 +178,8 @@ class DeltaSource(Source):
             version=max(reached, -1 if since.version is None else since.version),
             snapshot=ahead.reach.snapshot,
         )
-        return msgspec.structs.replace(since, position=position)
+        passed = tuple(own for own in ahead.reach.passed_over if own.version <= reached)
+        return msgspec.structs.replace(since, position=position, passed_over=passed)
 
     def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:
         """Yield remarks on whether a run could read the latest version: features of the table, columns that do not fit the record.
@@ -171,8 +191,9 @@ class DeltaSource(Source):
             if (position := since.position_as(TablePosition)) is not None:
                 versions = self._versions()
                 self._check_table(position, self._place(position, versions), versions, TakenIn())
-                changes = [*self._remarks_on_changes(position.version, versions)]
             problems = [*self._problems()]
+            if position is not None and not problems:
+                changes = [*self._remarks_on_changes(position.version, self._versions())]
             ok = f"{self._config.path}: version {self._versions()[-1]}"
         except HeadraceError as error:
             problems, ok = [str(error)], ""
@@ -183,7 +204,7 @@ class DeltaSource(Source):
         """Yield a remark on columns that have changed since a version that was read, if the log still has it."""
         if known not in versions:
             return
-        before, after = self._log.schema(known), self._log.schema(versions[-1])
+        before, after = self._guarded(known).schema, self._guarded(versions[-1]).schema
         if changes := [*column_changes(self._node, before, after)]:
             yield Remark("ok", f"{self._config.path}: {'; '.join(changes)}, compared with version {known}")
 
@@ -193,8 +214,8 @@ class DeltaSource(Source):
         if problem is not None:
             yield str(problem)
             return
-        schema = self._log.schema(latest)
-        own = (CHANGE_TYPE,) if self._config.change_feed else ()
+        schema = self._guarded(latest).schema
+        own = (CHANGE_TYPE,) if self._config.gives_changes else ()
         yield from (problem.why for problem in column_problems(self._node, schema, self._config.path, own))
 
     # ---------------------------------------------------------------------------------------------------------- log
@@ -235,7 +256,7 @@ class DeltaSource(Source):
         checked: bool = True,
     ) -> list[SourceFile] | SourceError:
         """Return the files of a version by name, or the error for which it has none. Files read before are not `checked` again."""
-        if any(version in skipped for skipped in self._config.skipped) and checked:
+        if checked and self._is_skipped(version):
             return []
         if (version, version == snapshot) in self._files:
             return self._files[version, version == snapshot]
@@ -249,10 +270,15 @@ class DeltaSource(Source):
                 files = [self._file(version, SNAPSHOT, logged, state) for logged in whole]
             else:
                 commit = self._log.commit(version)
+                if checked and is_passed_over(commit, self._config.on_change):
+                    self._passed_over[version] = _passed_version(commit)
+                    return []
                 problem = self._errors.of_commit(commit, state, taken_in)
-                files = [*self._of_commit(commit, state)]
+                files = [] if problem is not None and checked else [*self._of_commit(commit, state)]
         except (StoreError, TableMissingError) as error:
             return self._damaged(version, error)
+        except SourceError as error:
+            return error
         if problem is not None and checked:
             return problem
         files.sort(key=lambda file: file.name)
@@ -261,41 +287,74 @@ class DeltaSource(Source):
         return files
 
     def _of_commit(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
-        if not self._config.change_feed:
-            for logged in commit.appended:
-                yield self._file(commit.version, APPENDED, logged, state)
-        elif commit.changes:
+        if self._config.change_feed and commit.changes:
             for logged in commit.changes:
                 for side in (_MINUS, _PLUS):
-                    yield self._file(commit.version, side, logged, state, side=side)
+                    yield self._file(commit.version, side, logged, state, rows=DeltaRows(side=side))
+        elif self._config.change_feed:
+            yield from self._sides(commit, state, state)
+        elif self._config.on_change == "as_changes" and is_rewrite(commit):
+            yield from self._net(commit, state)
         else:
-            for logged in commit.dropped:
-                yield self._file(commit.version, _MINUS, logged, state, row_kind=RowKind.DELETE)
             for logged in commit.appended:
-                yield self._file(commit.version, _PLUS, logged, state)
+                yield self._file(commit.version, APPENDED, logged, state)
+
+    def _sides(self, commit: DeltaCommit, before: TableState, after: TableState) -> Iterator[SourceFile]:
+        """Yield the files of a commit's removed rows, with the columns of `before`, and those of its added rows.
+
+        A file that the commit removes and adds has other deleted rows after it: these alone have changed.
+        """
+        removed = {file.path: file for file in commit.dropped}
+        added = {file.path: file for file in commit.appended}
+        for side, files, others, state in ((_MINUS, removed, added, before), (_PLUS, added, removed, after)):
+            kind = RowKind.DELETE if side == _MINUS else RowKind.INSERT
+            for path, logged in files.items():
+                only = others[path].vector if path in others else None
+                if path not in others or only is not None:
+                    rows = DeltaRows(kind=kind.symbol, only=only)
+                    yield self._file(commit.version, side, logged, state, rows=rows)
+
+    def _net(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
+        """Yield the files with rows that a commit changed on balance. Raises `SourceError` where they cannot be compared."""
+        before = self._log.state(commit.version - 1) if commit.version - 1 in self._versions() else state
+        files = sorted(self._sides(commit, before, state), key=lambda file: file.name)
+        changed = {
+            side: [
+                ChangedFile(self._storage.at(file.path), _logged(file)) for file in files if kind_of(file.name) == side
+            ]
+            for side in (_MINUS, _PLUS)
+        }
+        try:
+            minus, plus = net_changes(changed[_MINUS], changed[_PLUS])
+        except FileNotFoundError as error:
+            paths = (file.path for file in files if not self._storage.at(file.path).has())
+            raise self._errors.missing(commit.version, next(paths, files[0].path), error) from error
+        except UNREADABLE as error:
+            raise self._errors.not_compared(commit.version, error) from error
+        for file, rows in zip(files, (*minus, *plus), strict=True):
+            if rows.net != ():
+                yield file._replace(facts=msgspec.Raw(msgspec.json.encode(rows)))
 
     def _file(
-        self,
-        version: int,
-        kind: str,
-        logged: LoggedFile,
-        state: TableState,
-        *,
-        row_kind: RowKind = RowKind.INSERT,
-        side: Side | None = None,
+        self, version: int, kind: str, logged: LoggedFile, state: TableState, *, rows: DeltaRows | None = None
     ) -> SourceFile:
-        types = dict(state.columns)
+        """Return a file as a file of the source. `rows` has the facts that are not in the log; None: the rows are new."""
+        columns = {column.name: column for column in state.columns}
         partition = tuple(
-            PartitionValue(name, types.get(name, "string"), logged.partition.get(name))
+            PartitionValue(name, columns[name].type, logged.partition.get(columns[name].stored))
             for name in state.partition_columns
         )
-        symbol = row_kind.symbol if self._config.change_feed and side is None else None
-        times = tuple(name for name, kind in types.items() if kind in _TIMES)
-        rows = DeltaRows(tuple(types), partition, symbol, side, times)
-        name = f"{_version_text(version)}/{kind}/{logged.path}"
-        return SourceFile(
-            name, f"{self._config.path}/{logged.path}", 0, self._config.format, msgspec.Raw(msgspec.json.encode(rows))
+        own = rows or DeltaRows(kind=RowKind.INSERT.symbol if self._config.gives_changes else None)
+        facts = msgspec.structs.replace(
+            own,
+            columns=state.in_files,
+            partition=partition,
+            vector=logged.vector,
+            table="" if logged.vector is None and own.only is None else self._config.path,
         )
+        name = f"{_version_text(version)}/{kind}/{logged.path}"
+        path = f"{self._config.path}/{logged.path}"
+        return SourceFile(name, path, 0, self._config.format, msgspec.Raw(msgspec.json.encode(facts)))
 
     # ------------------------------------------------------------------------------------------------------ position
 
@@ -336,27 +395,33 @@ class DeltaSource(Source):
         if position.version > versions[-1]:
             raise self._errors.behind(versions[-1], position.version, taken_in)
         last = position.last
-        if last and version_of(last) == place.version and kind_of(last) != SNAPSHOT:
-            was_feed = kind_of(last) != APPENDED
-            if was_feed != self._config.change_feed:
-                msg = (
-                    f"source '{self._name}': 'change_feed' has changed while version {place.version} of {self._config.path} was "
-                    "read in part. Nothing was taken in. Set it back until the version is read, then change it."
-                )
-                raise ConfigError(msg)
+        if last and version_of(last) == place.version and kind_of(last) != SNAPSHOT and place.version in versions:
+            self._check_reading(last, place.version)
+
+    def _check_reading(self, last: str, version: int) -> None:
+        """Refuse to read the rest of a version, behind file `last`, in another way than its beginning."""
+        try:
+            commit = self._log.commit(version)
+        except StoreError as error:
+            raise self._damaged(version, error) from error
+        has_sides = self._config.change_feed or (self._config.gives_changes and is_rewrite(commit))
+        if has_sides == (kind_of(last) == APPENDED) or is_passed_over(commit, self._config.on_change):
+            msg = (
+                f"source '{self._name}': 'change_feed' or 'on_change' has changed while version {version} of {self._config.path} was "
+                "read in part. Nothing was taken in. Set it back until the version is read, then change it."
+            )
+            raise ConfigError(msg)
 
     def _unread(self, facts: SourceFacts) -> list[SourceFile]:
         """Return the files that micro-batches have begun and not finished."""
-        wanted = [
-            name for name in facts.begun if not any(version_of(name) in skipped for skipped in self._config.skipped)
-        ]
+        wanted = [name for name in facts.begun if not self._is_skipped(version_of(name))]
         files_by_name = self.find(wanted) if wanted else {}
         if missing := sorted({*wanted} - files_by_name.keys()):
             version, first = version_of(missing[0]), self._versions()[0]
             raise (
                 self._errors.expired(version, first - 1)
                 if version < first
-                else self._errors.vacuumed(version, missing[0])
+                else self._errors.missing(version, missing[0])
             )
         return [files_by_name[name] for name in wanted]
 
@@ -364,6 +429,12 @@ class DeltaSource(Source):
 def _logged(file: SourceFile | InputFile) -> DeltaRows:
     """Return the facts of a file's rows that are in the table's log."""
     return msgspec.json.decode(file.facts, type=DeltaRows)
+
+
+def _passed_version(commit: DeltaCommit) -> PassedVersion:
+    return PassedVersion(
+        commit.version, commit.operation or "unknown", len(commit.dropped) or len(commit.appended), commit.timestamp
+    )
 
 
 def version_of(name: str) -> int:

@@ -27,6 +27,8 @@ from headrace.sources.folder.encoding import decoded
 from headrace.sources.folder.format import UNREADABLE, DamagedFileError, content_of
 from headrace.sources.folder.json import JsonLines
 from headrace.sources.folder.parquet import ParquetColumns, ParquetFiles
+from headrace.storage.delta_log import DeltaLog
+from headrace.storage.delta_schema import VARIANT, DeltaColumn
 from headrace.storage.storage import Storage
 
 FIRST_ROWS: Final = 1_000
@@ -92,14 +94,30 @@ def _of_table(uri: str) -> Data:
         msg = f"{uri} is a folder, and no Delta table: name one of its files"
         raise ConfigError(msg)
     try:
-        snapshot = Storage(uri).table().latest()
-        whole = snapshot.add_actions()
+        place = Storage(uri)
+        snapshot, log = place.table().latest(), DeltaLog(uri, place.options)
+        whole, columns = snapshot.add_actions(), log.state(log.versions()[-1]).columns
     except (HeadraceError, OSError) as error:
         msg = f"cannot read the Delta table {uri}: {str(error).rstrip('.')}"
         raise ConfigError(msg) from error
     filled = {name for name in snapshot.schema.names if _is_filled(whole, f"null_count.{name}")}
     settings = {"format": "delta", "path": uri, "start": "snapshot"}
-    return Data(_with_filled_time(snapshot.schema, lambda name: name in filled), settings)
+    schema = pa.schema([*map(_without_variants, snapshot.schema, columns)])
+    return Data(_with_filled_time(schema, lambda name: name in filled), settings)
+
+
+def _without_variants(field: pa.Field, column: DeltaColumn) -> pa.Field:
+    """Return a field of a table's schema with free JSON in the places of variants, which stand there as they are stored."""
+    if column.type == VARIANT:
+        return field.with_type(pa.json_())
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([*map(_without_variants, kind, column.parts)])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(*map(_without_variants, (kind.key_field, kind.item_field), column.parts))
+    elif column.type == "array":
+        kind = pa.list_(_without_variants(kind.value_field, column.parts[0]))
+    return field.with_type(kind)
 
 
 def _is_filled(actions: pa.Table, name: str) -> bool:

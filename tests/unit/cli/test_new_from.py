@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
+from typing import Any, get_type_hints
 
 import fastavro
 import pyarrow as pa
@@ -33,6 +34,7 @@ from headrace.sources.folder.formats import read_file
 from headrace.storage.storage import Storage
 from tests.jobs.home import PROJECT
 from tests.unit.sources.drawn_tables import arrow_table, tables
+from tests.unit.sources.hand_table import HandTable, column
 
 AT = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
 EVERY = {
@@ -237,6 +239,26 @@ def test_delta_table_is_copied_whole(here):
     write_deltalake(str(here / "table"), table)
     write_deltalake(str(here / "table"), table, mode="overwrite")
     assert copied(here, here / "table").num_rows == 2
+
+
+def test_variants_of_a_table_are_free_json(here):
+    many = {"type": "array", "elementType": "variant", "containsNull": True}
+    by_name = {"type": "map", "keyType": "string", "valueType": "variant", "valueContainsNull": True}
+    part = {"type": "struct", "fields": [column("j", "variant"), column("n", "long")]}
+    kinds = {"id": "string", "j": "variant", "many": many, "by_name": by_name, "part": part}
+    table = HandTable(here / "table", [column(*named) for named in kinds.items()], features=["variantType"])
+    table.commit()
+    code = record_code(data_of(str(here / "table")).columns)
+    record = loaded(f"{code.imports}\n\n\n{code.classes}")
+    hints = get_type_hints(record.Row)
+    assert hints == {
+        "id": str | None,
+        "j": Any,
+        "many": list[Any] | None,
+        "by_name": dict[str, Any] | None,
+        "part": record.Part | None,
+    }
+    assert get_type_hints(record.Part) == {"j": Any, "n": int | None}
 
 
 # ------------------------------------------------------------------------------------------------------ names and types

@@ -190,7 +190,7 @@ def test_deletion_may_lack_members_that_others_need():
         ({"field": "deleted", "0": "+U", "1": "-D"}, (0, 1)),
     ],
 )
-def test_column_of_kinds_without_a_field_has_any_type(row_kind, values):
+def test_column_of_kinds_alone_has_any_type(row_kind, values):
     stream = items(row_kind).normalize("latest", key=("sku",)).upsert_materialize("out", primary_key=("sku",))
     h = PipelineHarness(stream.sink("out"), job={"sources": {"items": {"format": "json"}}})
     rows = [{"sku": sku, "at": 1, "deleted": values[0]} for sku in "ab"] + [{"sku": "a", "at": 2, "deleted": values[1]}]

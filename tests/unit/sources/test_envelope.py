@@ -471,7 +471,7 @@ def test_types_within_lists_and_structs_are_converted():
     assert h.sink("out") == [Lists(1, days, {"x": 200_000_000_000}, 9)]
 
 
-def test_row_has_columns_of_its_own_that_look_beside():
+def test_own_columns_stand_before_those_beside():
     class Own(Struct, frozen=True):
         id: int
         version: str = field(name="__version")

@@ -85,7 +85,7 @@ def taken_in(lineage: Sequence[Checkpoint], source: str) -> TakenIn:
         names,
         intervals,
         lasts=tuple((number, own.last) for number, own in facts),
-        versions=tuple((number, -1 if own.version is None else own.version) for number, own in facts),
+        versions=tuple((number, own.begun_version) for number, own in facts),
     )
 
 

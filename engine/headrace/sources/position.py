@@ -367,6 +367,13 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return None if self.position is None else self.position.version
 
     @property
+    def begun_version(self) -> int:
+        """Return the last version of a table of which a file was taken up; -1 without one."""
+        begun = (name.partition("/")[0] for name in (self.last, *self.begun))
+        version = self.version
+        return -1 if version is None else max([version, *(int(text) for text in begun if text.isdecimal())])
+
+    @property
     def partitions(self) -> Mapping[int, PartitionPosition]:
         """Return the positions in the partitions of a source; none for one without partitions."""
         return {} if self.position is None else self.position.partitions

@@ -140,7 +140,7 @@ def _rows_of(content: bytes, vector: DeletionVector) -> RowNumbers:
             msg = f"{vector} is {what}"
             raise DamagedVectorError(msg)
         parts = [*_Bitmaps(content).parts()]
-    except (struct.error, ValueError) as error:
+    except (struct.error, ValueError, OverflowError) as error:
         msg = f"{vector} is damaged: {error}"
         raise DamagedVectorError(msg) from error
     return np.concatenate(parts) if parts else np.empty(0, np.int64)

@@ -194,3 +194,48 @@ def _stored(rows):
         }
         for row in rows
     ]
+
+
+class Sized(Struct, frozen=True):
+    y: int | None = None
+    z: int | None = None
+
+
+class Nested(Struct, frozen=True):
+    id: str
+    at: Timestamp
+    s: Sized | None = None
+    many: list[Sized] | None = None
+
+
+def test_field_added_again_is_null_before(tmp_path):
+    """The old file has the struct under the name that the new field has in the table, and no field of the new one."""
+
+    def columns(*fields):
+        struct = {"type": "struct", "fields": [mapped(*field) for field in fields]}
+        many = {"type": "array", "elementType": struct, "containsNull": True}
+        return [
+            mapped("id", "string", 1, "id"),
+            mapped("at", "timestamp", 2, "at"),
+            mapped("s", struct, 3, "s"),
+            mapped("many", many, 8, "many"),
+        ]
+
+    written = HandTable(
+        tmp_path / "table", columns(("y", "long", 4, "y")), features=["columnMapping"], configuration={MODE: "name"}
+    )
+    old = pa.struct([("y", pa.int64())])
+    rows = {
+        "id": ["a", "b"],
+        "at": pa.array([DAY * 1000] * 2, pa.timestamp("us", "UTC")),
+        "s": pa.array([{"y": 5}, None], old),
+        "many": pa.array([[{"y": 5}], None], pa.list_(old)),
+    }
+    written.commit(written.add(pa.table(rows)))
+    written.commit(written.metadata(columns(("z", "long", 5, "c5"), ("y", "long", 6, "c6")), {MODE: "name"}))
+    pipeline = Pipeline("nested").source("rows", Nested, event_time="at").sink("out")
+    source = {"format": "delta", "path": str(written.path), "start": "snapshot"}
+    h = PipelineHarness(pipeline, job={"sources": {"rows": source}}, now=DAY)
+    h.run()
+    assert [row.s for row in h.sink("out")] == [Sized(), None]
+    assert [row.many for row in h.sink("out")] == [[Sized()], None]

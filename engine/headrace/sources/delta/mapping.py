@@ -72,6 +72,9 @@ def _renamed(array: Any, column: DeltaColumn) -> Any:
             pa.field(present[kind.field(place).name].name, part.type, kind.field(place).nullable)
             for place, part in zip(places, parts, strict=True)
         ]
+        if not parts and column.parts:  # the file has other fields only, which the table does not have any more
+            parts = [pa.nulls(len(array)) for _ in column.parts]
+            fields = [pa.field(part.name, pa.null()) for part in column.parts]
         return pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null()) if parts else array
     if pa.types.is_map(kind) and len(column.parts) == _KEY_AND_VALUE:
         keys, values = (_renamed(part, own) for part, own in zip((array.keys, array.items), column.parts, strict=True))

@@ -95,16 +95,24 @@ def _codes(parts: Sequence[pa.ChunkedArray]) -> Numbers:
 
 def _together(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
     """Return values as one column; as texts where no type holds all of them, or values have parts."""
+    parts = [part.cast(part.type.value_type) if pa.types.is_dictionary(part.type) else part for part in parts]
     try:
         tables = [pa.table({"value": part}) for part in parts]
         values = pa.concat_tables(tables, promote_options="permissive")["value"]
     except pa.ArrowException:
         values = None
     if values is None or pa.types.is_nested(values.type):
-        texts = [pa.array(map(repr, part.to_pylist()), pa.large_string()) for part in parts]
-        return pa.chunked_array(texts, pa.large_string())
+        return pa.chunked_array([_texts(part) for part in parts], pa.large_string())
     wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
     return values.cast(wide.get(values.type, values.type))
+
+
+def _texts(part: pa.ChunkedArray) -> pa.Array:
+    try:
+        return pa.array([*map(repr, part.to_pylist())], pa.large_string())
+    except (OverflowError, ValueError) as error:
+        msg = f"values that Python does not have: {error}"
+        raise pa.ArrowInvalid(msg) from error
 
 
 def _cancelled(identities: Numbers, sides: Numbers) -> npt.NDArray[np.bool_]:

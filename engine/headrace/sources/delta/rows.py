@@ -145,7 +145,7 @@ def read_rows(
     stored = columns_in_file(file.schema, wanted)
     # An Arrow table without a column has no rows, so constants could not be added.
     table = file.read([*stored] or file.names[:1])
-    table = _without_views(_of_counting_rows(table, delta, place))
+    table = _of_counting_rows(_without_views(table), delta, place)  # Arrow cannot choose rows of views
     table = in_table_names(table, stored)
     table = _widened(table, [column.name for column in delta.columns if column.type in TIMES])
     table = _of_side(table, delta.side) if delta.side is not None else table

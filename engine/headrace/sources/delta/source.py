@@ -37,6 +37,8 @@ APPENDED: Final = "add"
 SNAPSHOT: Final = "snapshot"
 _MINUS: Final[Side] = "minus"
 _PLUS: Final[Side] = "plus"
+_NET: Final = "-net"
+"""End of the kind of files of which only the rows count that changed on balance."""
 _NOTHING_TAKEN: Final = TakenIn()
 
 
@@ -256,7 +258,7 @@ class DeltaSource(Source):
         checked: bool = True,
     ) -> list[SourceFile] | SourceError:
         """Return the files of a version by name, or the error for which it has none. Files read before are not `checked` again."""
-        if checked and self._is_skipped(version):
+        if checked and version != snapshot and self._is_skipped(version):  # a snapshot is no commit
             return []
         if (version, version == snapshot) in self._files:
             return self._files[version, version == snapshot]
@@ -292,7 +294,7 @@ class DeltaSource(Source):
                 for side in (_MINUS, _PLUS):
                     yield self._file(commit.version, side, logged, state, rows=DeltaRows(side=side))
         elif self._config.change_feed:
-            yield from self._sides(commit, state, state)
+            yield from self._sides(commit, self._before(commit, state), state)
         elif self._config.on_change == "as_changes" and is_rewrite(commit):
             yield from self._net(commit, state)
         else:
@@ -314,10 +316,13 @@ class DeltaSource(Source):
                     rows = DeltaRows(kind=kind.symbol, only=only)
                     yield self._file(commit.version, side, logged, state, rows=rows)
 
+    def _before(self, commit: DeltaCommit, after: TableState) -> TableState:
+        """Return the state before a commit; that after it where the log does not have it any more."""
+        return self._log.state(commit.version - 1) if commit.version - 1 in self._versions() else after
+
     def _net(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
         """Yield the files with rows that a commit changed on balance. Raises `SourceError` where they cannot be compared."""
-        before = self._log.state(commit.version - 1) if commit.version - 1 in self._versions() else state
-        files = sorted(self._sides(commit, before, state), key=lambda file: file.name)
+        files = sorted(self._sides(commit, self._before(commit, state), state), key=lambda file: file.name)
         changed = {
             side: [
                 ChangedFile(self._storage.at(file.path), _logged(file)) for file in files if kind_of(file.name) == side
@@ -333,7 +338,9 @@ class DeltaSource(Source):
             raise self._errors.not_compared(commit.version, error) from error
         for file, rows in zip(files, (*minus, *plus), strict=True):
             if rows.net != ():
-                yield file._replace(facts=msgspec.Raw(msgspec.json.encode(rows)))
+                version, side, path = file.name.split("/", 2)
+                name = f"{version}/{side}{_NET}/{path}"
+                yield file._replace(name=name, facts=msgspec.Raw(msgspec.json.encode(rows)))
 
     def _file(
         self, version: int, kind: str, logged: LoggedFile, state: TableState, *, rows: DeltaRows | None = None
@@ -394,18 +401,21 @@ class DeltaSource(Source):
                 raise self._errors.replaced(table_id, position.table_id, version, taken_in)
         if position.version > versions[-1]:
             raise self._errors.behind(versions[-1], position.version, taken_in)
-        last = position.last
-        if last and version_of(last) == place.version and kind_of(last) != SNAPSHOT and place.version in versions:
-            self._check_reading(last, place.version)
+        in_part = [position.last] if position.last and version_of(position.last) == place.version else []
+        for name in (*in_part, *position.begun):
+            if kind_of(name) != SNAPSHOT and version_of(name) in versions and not self._is_skipped(version_of(name)):
+                self._check_reading(name, version_of(name))
 
-    def _check_reading(self, last: str, version: int) -> None:
-        """Refuse to read the rest of a version, behind file `last`, in another way than its beginning."""
+    def _check_reading(self, file: str, version: int) -> None:
+        """Refuse to read the rest of a version in another way than its beginning, which had this file."""
         try:
             commit = self._log.commit(version)
         except StoreError as error:
             raise self._damaged(version, error) from error
-        has_sides = self._config.change_feed or (self._config.gives_changes and is_rewrite(commit))
-        if has_sides == (kind_of(last) == APPENDED) or is_passed_over(commit, self._config.on_change):
+        kind = kind_of(file)
+        is_net = self._config.on_change == "as_changes" and is_rewrite(commit) and not self._config.change_feed
+        is_same = (kind.endswith(_NET), kind == APPENDED) == (is_net, not (is_net or self._config.change_feed))
+        if not is_same or is_passed_over(commit, self._config.on_change):
             msg = (
                 f"source '{self._name}': 'change_feed' or 'on_change' has changed while version {version} of {self._config.path} was "
                 "read in part. Nothing was taken in. Set it back until the version is read, then change it."
@@ -414,7 +424,7 @@ class DeltaSource(Source):
 
     def _unread(self, facts: SourceFacts) -> list[SourceFile]:
         """Return the files that micro-batches have begun and not finished."""
-        wanted = [name for name in facts.begun if not self._is_skipped(version_of(name))]
+        wanted = [name for name in facts.begun if kind_of(name) == SNAPSHOT or not self._is_skipped(version_of(name))]
         files_by_name = self.find(wanted) if wanted else {}
         if missing := sorted({*wanted} - files_by_name.keys()):
             version, first = version_of(missing[0]), self._versions()[0]

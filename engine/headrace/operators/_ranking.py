@@ -390,9 +390,13 @@ def merged(rows: Sequence[Any], later: Sequence[Any]) -> list[Any]:
     return sorted([*rows, *later], key=_place)
 
 
+def _are_same(one: Timed, other: Timed) -> bool:
+    return one[1] == other[1] and are_equal(one[0], other[0])
+
+
 def _update(ctx: Context, before: Timed | None, after: Timed | None) -> None:
     """Emit the change of one rank."""
-    if before == after and (before is None or after is None or are_equal(before[0], after[0])):
+    if before is not None and after is not None and _are_same(before, after):
         return
     if before is not None:
         result, at = before
@@ -404,11 +408,7 @@ def _update(ctx: Context, before: Timed | None, after: Timed | None) -> None:
 
 def _taken(rest: list[Timed], timed: Timed) -> bool:
     """Remove a result from `rest`, and return whether it was there."""
-    if timed not in rest:
-        return False
-    place = next(
-        (place for place, other in enumerate(rest) if other[1] == timed[1] and are_equal(other[0], timed[0])), None
-    )
+    place = next((place for place, other in enumerate(rest) if _are_same(other, timed)), None)
     if place is None:
         return False
     del rest[place]

@@ -101,6 +101,11 @@ class Column:
         return self.limits is not None or any(part.is_constrained for part in self.parts)
 
 
+def stored_name(columns: Iterable[Column], name: str) -> str:
+    """Return the name under which a field is stored; the name itself where no field has it."""
+    return next((column.stored for column in columns if column.name == name), name)
+
+
 @cache
 def columns_of(record: type[msgspec.Struct], names: Names = ()) -> tuple[Column, ...]:
     """Return the columns of a record type, stored under these `names`; other fields have those that the record gives them.

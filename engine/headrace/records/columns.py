@@ -23,7 +23,7 @@ from headrace.api.records import RowKind
 from headrace.errors import ConfigError
 from headrace.interrupts import is_interrupt
 from headrace.records.column_kinds.kind import ScalarKind
-from headrace.records.column_types import Column, Names, columns_of
+from headrace.records.column_types import Column, Names, columns_of, stored_name
 from headrace.records.defaults import default_for_null, record_error
 from headrace.records.foreign_values import as_texts, decoded, shown_value
 from headrace.records.problems import Problems
@@ -186,7 +186,7 @@ class RecordReader:
         self._kind_by_value = dict(kinds)
         self._record = record
         self._columns = columns_of(record, names)
-        self._row_kind = next((column.stored for column in self._columns if column.name == row_kind), row_kind)
+        self._row_kind = None if row_kind is None else stored_name(self._columns, row_kind)
         self._contentless = {} if needed is None or is_checked(record) else contentless(record, needed)
         self._is_flat = not hasattr(record, "__post_init__") and not any(
             column.parts or column.limits is not None for column in self._columns

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.api.graph import SourceNode
 from headrace.api.records import RowKind
-from headrace.records.column_types import Column, near_misses
+from headrace.records.column_types import Column, near_misses, stored_name
 from headrace.records.plain_values import MISSING
 from headrace.records.value_rules import written_number
 from headrace.sources.folder.format import typed_table, values_within
@@ -37,7 +37,7 @@ class JsonRows:
         """
         self._given = given
         self._node, self._columns, self._of_file = node, columns, of_file
-        self._kind = next((column.stored for column in columns if column.name == node.row_kind), node.row_kind) or ""
+        self._kind = "" if node.row_kind is None else stored_name(columns, node.row_kind)
         self._has_kind_of_its_own = self._kind in {column.name for column in columns} - {*node.record.__struct_fields__}
         # The first name of a path is decoded as well: an object has its value under the whole name, or else under the path.
         self._names = [*dict.fromkeys(name for column in columns for name in (column.stored, *column.path[:1]))]

@@ -10,7 +10,9 @@ from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.cli.status import _passed_text
 from headrace.errors import ConfigError, SourceError
+from headrace.report import Time
 from tests.unit.sources.hand_table import HandTable, column
 from tests.unit.support.table_job import TableJob, TableWriter
 from tests.unit.support.table_job import table as timed
@@ -151,6 +153,20 @@ def test_passed_versions_are_warned_of_once_and_kept(tmp_path):
     written.commit(written.add(table("s")))
     assert job.took() == ["s"]
     assert job.facts.passed_over == ()
+
+
+def test_many_passed_versions_are_counted(tmp_path):
+    written = new_table(tmp_path)
+    for _ in range(7):
+        added = written.add(table("p"))
+        written.commit(added)
+        written.commit(written.remove(added), operation="DELETE")
+    job = TableJob(written, on_change="skip")
+    (warning,) = job.run().warnings
+    listed = "2 earlier versions, version 6 (DELETE, 1 file, 1970-01-01T00:00:06.000Z), version 8 (DELETE, "
+    assert warning.message.startswith(f"source 'rows' passed over {listed}")
+    shown = [{**own, "timestamp": Time(own["timestamp"])} for own in warning.fields["versions"]]
+    assert _passed_text(shown) in warning.message
 
 
 def test_passed_version_behind_a_limit_comes_later(tmp_path):

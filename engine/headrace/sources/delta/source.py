@@ -49,6 +49,10 @@ class _Place(NamedTuple):
     snapshot: int | None = None
     is_provisional: bool = False
 
+    def waits(self, versions: range) -> bool:
+        """Return whether the table has not come to the start yet. Its position is no position to record: a start says more."""
+        return not self.is_provisional and self.version > versions[-1]
+
 
 class DeltaSource(Source):
     """Delta table, read by the driver of a job."""
@@ -82,6 +86,8 @@ class DeltaSource(Source):
         versions, until = self._versions(), want.until
         position = since.position_as(TablePosition)
         place = self._place(position, versions)
+        if position is None and place.waits(versions):
+            return Ahead(want, (), ())
         self._check_table(position, place, versions, want.taken_in)
         unread = self._unread(since)
         new: list[SourceFile] = []
@@ -169,7 +175,8 @@ class DeltaSource(Source):
 
     def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:
         """Return the facts after these files."""
-        assert ahead.reach is not None  # noqa: S101 - this source has made it
+        if ahead.reach is None:
+            return since  # the start waits
         left = ahead.files[len(files) :]
         reached = version_of(left[0].name) - 1 if left else ahead.reach.version
         position = TablePosition(
@@ -190,17 +197,31 @@ class DeltaSource(Source):
         """
         changes: list[Remark] = []
         try:
-            if (position := since.position_as(TablePosition)) is not None:
-                versions = self._versions()
-                self._check_table(position, self._place(position, versions), versions, TakenIn())
+            versions = self._versions()
+            place = self._place(position := since.position_as(TablePosition), versions)
+            self._check_table(position, place, versions, TakenIn())
             problems = [*self._problems()]
             if position is not None and not problems:
-                changes = [*self._remarks_on_changes(position.version, self._versions())]
-            ok = f"{self._config.path}: version {self._versions()[-1]}"
+                changes = [*self._remarks_on_changes(position.version, versions)]
+            ok = self._remark_on_start(versions, waits=position is None and place.waits(versions))
         except HeadraceError as error:
-            problems, ok = [str(error)], ""
-        yield from [Remark("fail", problem) for problem in problems] or [Remark("ok", ok)]
+            yield Remark("fail", str(error))
+            return
+        yield from [Remark("fail", problem) for problem in problems] or [ok]
         yield from changes
+
+    def _remark_on_start(self, versions: range, *, waits: bool) -> Remark:
+        """Return the remark on a table that can be read: its version, and a start that it has not come to yet."""
+        latest = f"{self._config.path}: version {versions[-1]}"
+        if not waits:
+            return Remark("ok", latest)
+        start = self._config.begins_at
+        first = (
+            f"version {start.value}"
+            if start.kind is StartKind.VERSION
+            else f"a commit of {self._config.start} or later"
+        )
+        return Remark("warn", f"{latest}, and nothing is read before {first}", key="start")
 
     def _remarks_on_changes(self, known: int, versions: range) -> Iterator[Remark]:
         """Yield a remark on columns that have changed since a version that was read, if the log still has it."""

@@ -285,10 +285,10 @@ def test_vacuumed_file_is_never_skipped(on_bad_file):
     ("action", "what"),
     [
         (
-            {"protocol": {"readerFeatures": ["geospatial"], "writerFeatures": ["geospatial"]}},
-            "the table feature geospatial",
+            {"protocol": {"readerFeatures": ["newest"], "writerFeatures": ["newest"]}},
+            "the table feature newest",
         ),
-        ({"add": {"path": "s3://other/part.parquet"}}, "files outside of the table's folder"),
+        ({"add": {"path": "gs://other/part.parquet"}}, "files of a scheme that is not supported"),
     ],
 )
 def test_unreadable_tables_are_refused(action, what):

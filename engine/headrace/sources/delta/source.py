@@ -29,6 +29,7 @@ from headrace.sources.row_check import column_changes, column_problems, event_ti
 from headrace.sources.source import Ahead, InputFile, Remark, Source, SourceFile, TableReach, TakenIn, Want, first_files
 from headrace.storage.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
 from headrace.storage.refusals import StoreError
+from headrace.storage.schemes import place_of
 from headrace.storage.storage import Storage
 from headrace.storage.table import TableMissingError
 from headrace.tables.folder import JobFolder
@@ -290,7 +291,9 @@ class DeltaSource(Source):
             if version == snapshot:
                 whole = self._log.files(version)
                 problem = self._errors.of_snapshot(version, state, whole)
-                files = [self._file(version, SNAPSHOT, logged, state) for logged in whole]
+                files = (
+                    [] if problem is not None else [self._file(version, SNAPSHOT, logged, state) for logged in whole]
+                )
             else:
                 commit = self._log.commit(version)
                 if checked and is_passed_over(commit, self._config.on_change):
@@ -315,20 +318,21 @@ class DeltaSource(Source):
                 for side in (_MINUS, _PLUS):
                     yield self._file(commit.version, side, logged, state, rows=DeltaRows(side=side))
         elif self._config.change_feed:
-            yield from self._sides(commit, self._before(commit, state), state)
+            yield from self._sides(commit, state)
         elif self._config.on_change == "as_changes" and is_rewrite(commit):
             yield from self._net(commit, state)
         else:
             for logged in commit.appended:
                 yield self._file(commit.version, APPENDED, logged, state)
 
-    def _sides(self, commit: DeltaCommit, before: TableState, after: TableState) -> Iterator[SourceFile]:
-        """Yield the files of a commit's removed rows, with the columns of `before`, and those of its added rows.
+    def _sides(self, commit: DeltaCommit, after: TableState) -> Iterator[SourceFile]:
+        """Yield the files of a commit's removed rows, with the columns that they had, and those of its added rows.
 
         A file that the commit removes and adds has other deleted rows after it: these alone have changed.
         """
         removed = {file.path: file for file in commit.dropped}
         added = {file.path: file for file in commit.appended}
+        before = self._before(commit, after)
         for side, files, others, state in ((_MINUS, removed, added, before), (_PLUS, added, removed, after)):
             kind = RowKind.DELETE if side == _MINUS else RowKind.INSERT
             for path, logged in files.items():
@@ -338,15 +342,23 @@ class DeltaSource(Source):
                     yield self._file(commit.version, side, logged, state, rows=rows)
 
     def _before(self, commit: DeltaCommit, after: TableState) -> TableState:
-        """Return the state before a commit; that after it where the log does not have it any more."""
-        return self._log.state(commit.version - 1) if commit.version - 1 in self._versions() else after
+        """Return the state before a commit. Raises `SourceError` where a commit describes the table anew, and the log does not say how it was."""
+        if commit.metadata is None or not commit.dropped:
+            return after
+        try:
+            return self._log.state(commit.version - 1)
+        except StoreError as error:
+            raise self._errors.without_columns(commit.version, error) from error
 
     def _net(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
         """Yield the files with rows that a commit changed on balance. Raises `SourceError` where they cannot be compared."""
-        files = sorted(self._sides(commit, self._before(commit, state), state), key=lambda file: file.name)
+        files = sorted(self._sides(commit, state), key=lambda file: file.name)
+        columns = {_MINUS: self._before(commit, state).columns, _PLUS: state.columns}
         changed = {
             side: [
-                ChangedFile(self._storage.at(file.path), _logged(file)) for file in files if kind_of(file.name) == side
+                ChangedFile(self._storage.at(file.path), _logged(file), columns[side])
+                for file in files
+                if kind_of(file.name) == side
             ]
             for side in (_MINUS, _PLUS)
         }
@@ -369,7 +381,7 @@ class DeltaSource(Source):
         """Return a file as a file of the source. `rows` has the facts that are not in the log; None: the rows are new."""
         columns = {column.name: column for column in state.columns}
         partition = tuple(
-            PartitionValue(name, columns[name].type, logged.partition.get(columns[name].stored))
+            PartitionValue(name, columns[name].type, (logged.partition or {}).get(columns[name].stored))
             for name in state.partition_columns
         )
         own = rows or DeltaRows(kind=RowKind.INSERT.symbol if self._config.gives_changes else None)
@@ -381,7 +393,7 @@ class DeltaSource(Source):
             table="" if logged.vector is None and own.only is None else self._config.path,
         )
         name = f"{_version_text(version)}/{kind}/{logged.path}"
-        path = f"{self._config.path}/{logged.path}"
+        path = place_of(logged.path, self._config.path) or logged.path
         return SourceFile(name, path, 0, self._config.format, msgspec.Raw(msgspec.json.encode(facts)))
 
     # ------------------------------------------------------------------------------------------------------ position

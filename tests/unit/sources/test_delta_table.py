@@ -217,11 +217,9 @@ def test_another_table_at_the_place_is_refused():
     shutil.rmtree(written.path)
     other = TableWriter(folder=written.path)
     other.append("q")
-    for version in (1, 2):
-        nothing_taken(
-            job, rf"is another table .* at version {version}, .*: 'headrace restore reader --to 0 --why \.\.\.'"
-        )
-        other.append("r")
+    for name in "rr":
+        nothing_taken(job, r"is another table .* at version 1, .*: 'headrace restore reader --to 0 --why \.\.\.'")
+        other.append(name)
     restore(job.harness.config, 0, "as the error says", "somebody")
     assert job.took() == ["q", "r", "r"]
 

@@ -495,6 +495,29 @@ def test_missing_vector_stops_a_feed(tmp_path):
         TableJob(written, on_change="as_changes").run()
 
 
+@pytest.mark.parametrize("batches", [1, 100])
+def test_table_replaced_in_its_log_is_a_rewrite(tmp_path, batches):
+    written = new_table(tmp_path)
+    first = written.add(table(*"pq"))
+    written.commit(first)
+    jobs = {policy: TableJob(written, on_change=policy) for policy in ("fail", "skip", "as_changes")}
+    for job in jobs.values():
+        job.run(max_batches=1)
+    described = written.metadata(COLUMNS, {})["metaData"]
+    actions = [written.remove(first), written.add(table(*"qx")), {"metaData": {**described, "id": "another"}}]
+    written.commit(*actions, operation="CREATE OR REPLACE TABLE")
+    written.commit(written.add(table("y")))
+    with pytest.raises(SourceError, match=r"version 2 of .* \(CREATE OR REPLACE TABLE\) removes or rewrites rows"):
+        jobs["fail"].run()
+    expected = {"skip": [*"pqy"], "as_changes": ["p", "q", "-Dp", "x", "y"]}
+    for policy, names in expected.items():
+        job = jobs[policy]
+        for _ in range(4):
+            job.run(max_batches=batches)
+        assert (job.arrived(), job.table.table_id) == (names, "another")
+        assert TableJob(written, on_change=policy).took() == names
+
+
 # ------------------------------------------------------------------------------------------- rewritten, and yet the same
 
 

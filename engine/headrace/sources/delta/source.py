@@ -110,7 +110,7 @@ class DeltaSource(Source):
             files_ahead = [file for file in files_ahead if file.name <= until]
             reached = min(reached, version_of(until) - 1) if until else place.version - 1
         passed = tuple(own for own in self._passed_over.values() if place.version <= own.version <= reached)
-        reach = TableReach(self._table_id(place, versions), reached, place.snapshot, place.is_provisional, passed)
+        reach = TableReach(reached, place.snapshot, place.is_provisional, passed)
         return Ahead(want, tuple(files_ahead), tuple(files_ahead), reach)
 
     def _is_compared(self, version: int, snapshot: int | None) -> bool:
@@ -180,12 +180,13 @@ class DeltaSource(Source):
             return since  # the start waits
         left = ahead.files[len(files) :]
         reached = version_of(left[0].name) - 1 if left else ahead.reach.version
+        version = max(reached, -1 if since.version is None else since.version)
         position = TablePosition(
             last=max((*(file.name for file in files), since.last)),
             begun=since.begun,
             rows=since.rows,
-            table_id=ahead.reach.table,
-            version=max(reached, -1 if since.version is None else since.version),
+            table_id=self._table_id(version),
+            version=version,
             snapshot=ahead.reach.snapshot,
         )
         passed = tuple(own for own in ahead.reach.passed_over if own.version <= reached)
@@ -267,8 +268,12 @@ class DeltaSource(Source):
             f"{what}, then run again. {self._errors.way_out(version)}"
         )
 
-    def _table_id(self, place: _Place, versions: range) -> str:
-        return self._guarded(min(max(place.version, versions[0]), versions[-1])).table_id
+    def _table_id(self, version: int) -> str:
+        """Return the table's id at a version; that at the next one where the log does not have it any more."""
+        try:
+            return self._log.state(version).table_id
+        except StoreError:
+            return self._guarded(version + 1).table_id
 
     def _of_version(
         self,
@@ -424,11 +429,15 @@ class DeltaSource(Source):
         return first
 
     def _check_table(self, position: TablePosition | None, place: _Place, versions: range, taken_in: TakenIn) -> None:
-        """Refuse a table that was replaced, and a `change_feed` that has changed in the middle of a version."""
+        """Refuse another table at the place, and a `change_feed` that has changed in the middle of a version.
+
+        A commit may give the table another id (CREATE OR REPLACE TABLE): it counts as a rewrite. Another table has another id at the
+        version that was read.
+        """
         if position is None:
             return
-        version = min(place.version, versions[-1])  # another table may be at the version that was read last
-        if versions[0] <= version:
+        version = min(max(position.version, versions[0]), versions[-1])
+        if versions[0] <= place.version:
             table_id = self._guarded(version).table_id
             if table_id != position.table_id:
                 raise self._errors.replaced(table_id, position.table_id, version, taken_in)

@@ -6,12 +6,21 @@ import shutil
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from headrace.config import SourceConfig
+from headrace.edits.requeue import requeue
 from headrace.errors import SourceError
+from headrace.plan.loader import plan_of
+from headrace.sources.delta.source import DeltaSource
+from headrace.sources.position import NO_FACTS
+from headrace.sources.source import Want
 from headrace.storage.schemes import logged_path, place_of
+from headrace.storage.storage import Storage
 from tests.unit.sources.hand_table import HandTable, column
+from tests.unit.support.s3 import BUCKET
 from tests.unit.support.table_job import TableJob, table
 
 COLUMNS = [column("shop", "string"), column("at", "timestamp"), column("name", "string"), column("size", "long")]
@@ -113,3 +122,40 @@ def test_vector_of_another_scheme_is_refused(tmp_path):
 def test_places_of_paths_in_a_log(uri, path, place):
     assert logged_path(uri) == path
     assert place_of(path, "s3://b/t") == place
+
+
+def test_bad_row_elsewhere_is_requeued_by_its_place(tmp_path):
+    written, first, moved = clone(tmp_path, "file:/")
+    rows = table("p", "q")
+    pq.write_table(rows.set_column(2, "name", pa.array(["p", None])), moved)
+    written.commit(first)
+    job = TableJob(written)
+    assert job.took() == ["p"]
+    place = (f"00000000000000000001/add/{moved}:1", "name is null")
+    assert job.quarantine() == [place]
+    requeue(job.harness.config, "again")
+    assert (job.took(), job.quarantine()) == ([], [place])
+
+
+def test_places_on_object_stores_are_read(storage, tmp_path):
+    written, first, moved = clone(tmp_path, "/")
+    vector = written.vector([0])
+    first["add"] |= {"path": f"s3a://{BUCKET}/{tmp_path.name}/base%201/p.parquet", "deletionVector": vector}
+    name = next(written.path.glob("*.bin")).name
+    first["add"]["deletionVector"] |= {
+        "storageType": "p",
+        "pathOrInlineDv": f"s3://{BUCKET}/{tmp_path.name}/base%201/{name}",
+    }
+    written.commit(first, written.add(table("s")))
+    uri = f"s3://{BUCKET}/{tmp_path.name}"
+    for file in [path for path in written.path.rglob("*") if path.is_file()]:
+        below = "base 1" if file.name == name else "table"
+        Storage(uri, storage).write(f"{below}/{file.relative_to(written.path)}", file.read_bytes())
+    Storage(uri, storage).write("base 1/p.parquet", moved.read_bytes())
+    place = Storage(f"{uri}/table", storage)
+    job = TableJob(written)
+    node = plan_of(job.harness.config.code).sources[0]
+    source = DeltaSource(node, SourceConfig(path=place.uri, format="delta"), place)
+    files = source.plan(NO_FACTS, Want()).files
+    names = [name for file in files for name in source.read(file, node, place).table["name"].to_pylist()]
+    assert (names, [source.rows(file) for file in files]) == (["s", "q", "r"], [1, 2])

@@ -62,8 +62,8 @@ class LoggedFile(NamedTuple):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Return the paths of what a reader of the file needs: its own, and that of its deletion vector."""
-        return (self.path, *(() if self.vector is None or self.vector.storage == "i" else (self.vector.path,)))
+        """Return the paths that the log has for the file: its own, and that of its deletion vector, unless it has the vector's name or rows."""
+        return (self.path, *(() if self.vector is None or self.vector.storage != "p" else (self.vector.path,)))
 
     @property
     def identity(self) -> tuple[str, str, int]:

@@ -159,3 +159,13 @@ def test_places_on_object_stores_are_read(storage, tmp_path):
     files = source.plan(NO_FACTS, Want()).files
     names = [name for file in files for name in source.read(file, node, place).table["name"].to_pylist()]
     assert (names, [source.rows(file) for file in files]) == (["s", "q", "r"], [1, 2])
+
+
+@pytest.mark.parametrize("start", ["earliest", "snapshot"])
+def test_vector_without_a_name_makes_a_bad_file(tmp_path, start):
+    written = HandTable(tmp_path / "table", COLUMNS, features=["deletionVectors"])
+    written.commit(written.add(table(*"pq"), {**written.vector([1]), "pathOrInlineDv": "é" * 20}))
+    with pytest.raises(SourceError, match=r"which is no name of a file.*on_bad_file: quarantine"):
+        TableJob(written, start=start).run()
+    job = TableJob(written, start=start, on_bad_file="quarantine", max_quarantined="none")
+    assert job.took() == []

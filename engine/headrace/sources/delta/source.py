@@ -223,7 +223,7 @@ class DeltaSource(Source):
             if start.kind is StartKind.VERSION
             else f"a commit of {self._config.start} or later"
         )
-        return Remark("warn", f"{latest}, and nothing is read before {first}", key="start")
+        return Remark("warn", f"{latest}, and nothing is read before {first}", "wait for it, or correct", "start")
 
     def _remarks_on_changes(self, known: int, versions: range) -> Iterator[Remark]:
         """Yield a remark on columns that have changed since a version that was read, if the log still has it."""

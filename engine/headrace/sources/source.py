@@ -159,7 +159,6 @@ class TableReach(NamedTuple):
     elsewhere.
     """
 
-    table: str
     version: int
     snapshot: int | None = None
     is_provisional: bool = False

@@ -388,7 +388,7 @@ class KafkaPartition(Source):
         if names and not begun:
             self._whole.schedule_landing(names[0])
         files = tuple(self._whole.file(name) for name in names)
-        return Ahead(want, files, files, TableReach("", position.next, is_provisional=self._is_drawn))
+        return Ahead(want, files, files, TableReach(position.next, is_provisional=self._is_drawn))
 
     def _next(self, position: int, *, is_recorded: bool) -> list[str]:
         if not is_recorded:

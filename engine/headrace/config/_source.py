@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, ClassVar, Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -17,7 +18,7 @@ from headrace.config._csv import csv_problems
 from headrace.config._file_pattern import file_pattern
 from headrace.config._formats import Problem, client_problems, topic_place, without_settings
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
-from headrace.config._sections import CsvOptions, EventOptions, FileOptions, JsonOptions
+from headrace.config._sections import CsvOptions, EventOptions, FileOptions, JsonOptions, RegistryOptions
 from headrace.config._types import Count, Location, Name, Scalar, Section, Span, SpanOrNone, shown_repr
 from headrace.config._values import (
     QuarantineLimit,
@@ -53,6 +54,18 @@ class SourceConfig(Section, frozen=True, kw_only=True):
 
     options: dict[str, Scalar] = msgspec.field(default_factory=dict)
     """Format kafka: settings of Kafka's clients, with `kafka.` before their names, such as kafka.security.protocol. Secrets: "${NAME}"."""
+
+    values: Literal["json", "avro", "protobuf"] = "json"
+    """Format kafka: how the values of messages are written. avro and protobuf need a `registry`, or a `schema`."""
+
+    keys: Literal["text", "json", "avro", "protobuf"] | None = None
+    """Format kafka: how the keys of messages are written, for fields that are named `__key` or `__key.NAME`, and for deletions. text: as they are. null: text; with `envelope`, as the values."""
+
+    registry: RegistryOptions | None = None
+    """Format kafka: the schema registry whose clients have written the messages, which begin with the number of their schema. null: they have no such beginning."""
+
+    schema: Location | None = None
+    """Format kafka: file with the schema of all values, where no registry has it. Of Avro: JSON (`.avsc`)."""
 
     on_tombstone: Literal["quarantine", "skip"] = "quarantine"
     """Format kafka: what happens to a message without a value."""
@@ -170,6 +183,12 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     def events(self) -> EventOptions | None:
         """Return the change feed that the source reads, if it reads one."""
         return None if self.envelope is None else EventOptions(feed=self.envelope, table=self.envelope_table)
+
+    @property
+    def message_keys(self) -> str:
+        """Return how the keys of a topic's messages are written."""
+        of_events = self.values if self.values != "json" and self.registry is not None else "text"
+        return self.keys or ("text" if self.envelope is None else of_events)
 
     @property
     def skipped_offsets(self) -> dict[int, tuple[range, ...]]:
@@ -330,7 +349,10 @@ class TopicFormat(SourceFormat):
     noun = "topic"
     parts = "messages"
     row = "message"
-    keys = ("start", "servers", "topic", "options", "on_tombstone", "skip_offsets", "envelope", "envelope_table")
+    keys = (
+        *("start", "servers", "topic", "options", "values", "keys", "registry", "schema"),
+        *("on_tombstone", "skip_offsets", "envelope", "envelope_table"),
+    )
     required = ("servers", "topic")
     why_not = "a topic is named by 'servers' and 'topic', and its messages have offsets"
     places = ("partition", "offset")
@@ -358,6 +380,7 @@ class TopicFormat(SourceFormat):
             yield "start", "a topic has no versions: write earliest, latest, or a day or a timestamp"
         yield from client_problems(config.topic, config.options, _CONSUMER_OPTIONS)
         yield from _event_problems(config)
+        yield from _schema_problems(config)
 
 
 def _event_problems(config: SourceConfig) -> Iterator[Problem]:
@@ -366,6 +389,31 @@ def _event_problems(config: SourceConfig) -> Iterator[Problem]:
         yield "envelope_table", "a feed of Maxwell has the events of all tables: name the one that this source reads"
     if config.envelope is None and config.envelope_table is not None:
         yield "envelope_table", "it names a table of a change feed, and 'envelope' says of which: give both, or neither"
+
+
+def _schema_problems(config: SourceConfig) -> Iterator[Problem]:
+    """Yield values and keys that have no schema or two, and a registry at no address."""
+    registry, with_schema = config.registry, {"avro", "protobuf"}
+    if config.values in with_schema and (registry is None) == (config.schema is None):
+        yield "values", f"{config.values} needs either the 'registry' that has its schemas, or a 'schema'"
+    if config.values not in with_schema and config.schema is not None:
+        yield "schema", "JSON says itself what it holds: leave it out, or write values: avro"
+    if config.message_keys in with_schema and registry is None:
+        yield (
+            "keys",
+            f"{config.message_keys} needs the 'registry' that has the schemas of keys; without one, write text or json",
+        )
+    if config.envelope is not None and config.message_keys not in {"text", config.values}:
+        yield (
+            "keys",
+            f"keys of the events of a change feed are written as their values: write {config.values}, or leave it out",
+        )
+    if registry is not None and urlsplit(registry.url).scheme not in {"http", "https"}:
+        yield "registry.url", f"'{registry.url}' is no address: write it as https://HOST:PORT"
+    if registry is not None and urlsplit(registry.url).username is not None:
+        yield "registry.url", "give user and password as 'user' and 'password', not in the address"
+    if registry is not None and (registry.user is None) != (registry.password is None):
+        yield "registry", "give both 'user' and 'password', or neither"
 
 
 SOURCE_FORMATS: Final[Mapping[str, SourceFormat]] = {

@@ -108,10 +108,9 @@ class MemoryTopic:
         import pyarrow as pa
 
         from headrace.sources.kafka.landed import MESSAGES
-        from headrace.sources.kafka.messages import text_columns
 
         return [
-            text_columns(pa.Table.from_pylist([self._row(message, number) for message in messages], MESSAGES))
+            pa.Table.from_pylist([self._row(message, number) for message in messages], MESSAGES)
             for number, messages in enumerate(self._messages)
         ]
 

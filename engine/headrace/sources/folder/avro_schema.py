@@ -1,4 +1,4 @@
-"""Schema of an Avro file: its named types, and columns that no table can have."""
+"""Schema of an Avro file, or of messages in Avro: its named types, and columns that no table can have."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ class AvroSchema(NamedTuple):
     named: Mapping[str, Any]
 
     @classmethod
-    def of(cls, schema: Any) -> AvroSchema:
-        """Read a schema. Raises `DamagedFileError` where it is none."""
+    def of(cls, schema: Any, references: Sequence[Any] = ()) -> AvroSchema:
+        """Read a schema, with named types of the `references`, of which each may use those before it. Raises `DamagedFileError` where it is none."""
         import fastavro
 
         named: dict[str, Any] = {}
         try:
+            for reference in references:
+                fastavro.parse_schema(reference, named)
             return cls(fastavro.parse_schema(schema, named), named)
         except Exception as error:  # fastavro raises errors of any type for damaged schemas
             msg = f"its schema cannot be read: {type(error).__name__}: {error!s:.200}"

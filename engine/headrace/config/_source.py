@@ -67,8 +67,8 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     schema: Location | None = None
     """Format kafka: file with the schema of all values, where no registry has it. Of Avro: JSON (`.avsc`)."""
 
-    on_tombstone: Literal["quarantine", "skip"] = "quarantine"
-    """Format kafka: what happens to a message without a value."""
+    on_tombstone: Literal["quarantine", "skip", "delete"] = "quarantine"
+    """Format kafka: what happens to a message without a value. delete: it deletes the row of its key, and any other message is the last row of its own; the pipeline takes the kinds of the rows with row_kind=COMPACTED."""
 
     skip_offsets: Scalar | None = None
     """Format kafka: messages that are passed over, as PARTITION:OFFSETS, such as `0:17` or `0:120-499, 3:7`."""
@@ -407,6 +407,11 @@ def _schema_problems(config: SourceConfig) -> Iterator[Problem]:
         yield (
             "keys",
             f"keys of the events of a change feed are written as their values: write {config.values}, or leave it out",
+        )
+    if config.envelope is not None and config.on_tombstone == "delete":
+        yield (
+            "on_tombstone",
+            "a change feed has a tombstone behind each deletion, which says nothing more: leave it out",
         )
     if registry is not None and urlsplit(registry.url).scheme not in {"http", "https"}:
         yield "registry.url", f"'{registry.url}' is no address: write it as https://HOST:PORT"

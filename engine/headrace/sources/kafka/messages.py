@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, Self
 
 import msgspec
 import pyarrow as pa
@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 from headrace.api.graph import SourceNode
 from headrace.config import EventOptions, SourceConfig
 from headrace.records.foreign_values import readable
-from headrace.sources.envelope import Envelope
+from headrace.records.plain_values import MISSING
+from headrace.sources.envelope import Envelope, OpenedEvents
 from headrace.sources.folder.format import DecodedRows, wanted_columns
 from headrace.sources.json_rows import JsonRows
+from headrace.sources.kafka.around import OP, Around
 from headrace.sources.kafka.payloads import Payloads
 from headrace.sources.kafka.schemas import SchemaStore
 from headrace.storage.storage import Storage
@@ -26,7 +28,7 @@ _VALUE, _KEY = "the value", "the key"
 class Messages(msgspec.Struct, frozen=True):
     """Settings for decoding the rows of a landed file."""
 
-    on_tombstone: Literal["quarantine", "skip"] = "quarantine"
+    on_tombstone: Literal["quarantine", "skip", "delete"] = "quarantine"
     events: EventOptions | None = None
     values: str = "json"
     keys: str = "text"
@@ -66,27 +68,56 @@ class MessageReader:
         store = None
         if messages.schemas is not None and storage is not None:
             store = SchemaStore(storage.at(messages.schemas))
-        self._values = Payloads(messages.values, store, () if feed is not None else columns, messages.schema)
-        self._keys = Payloads(messages.keys, store, ())
+        self._on_tombstone = messages.on_tombstone
+        of_rows = () if feed is not None else columns
+        as_objects = self._on_tombstone == "delete"  # the row of a deletion is made of its key
+        self._values = Payloads(messages.values, store, of_rows, messages.schema, as_objects=as_objects)
+        self._keys = Payloads(messages.keys, store, (), as_objects=feed is None)
+        self._around = Around(columns)
+        self._needs_keys = feed is not None or as_objects or self._around.has_key
         self._rows = JsonRows(node, columns, of_file=False, are_decoded=self._values.are_objects)
         self._envelope = None if feed is None else Envelope(feed, node, columns)
-        self._skips = messages.on_tombstone == "skip"
 
     def read(self, table: pa.Table) -> DecodedRows:
         """Return the rows of messages; `table` comes from `read_messages`."""
         values = table["value"].to_pylist()
-        tombstones = {position: _TOMBSTONE for position, value in enumerate(values) if value is None}
+        tombstones = [position for position, value in enumerate(values) if value is None]
         errors: dict[int, str] = {}
         objects = self._values.read(values, errors, _VALUE)
-        skipped = frozenset(tombstones if self._skips else ())
-        if self._envelope is None:
-            rows = self._rows.table(objects, errors, _place)
+        keys = self._keys_of(table, errors)
+        if self._on_tombstone == "delete":
+            for position in tombstones:
+                key = keys[position]
+                objects[position] = key if isinstance(key, Mapping) else {}
         else:
-            keys = self._keys.read(table["key"].to_pylist(), {}, _KEY)
-            events = self._envelope.open(objects, errors, _place, keys)
-            rows = self._rows.table(events.rows, errors, _place, events.beside)
-            skipped |= events.skipped
-        return DecodedRows(rows, {**errors, **tombstones}, skipped)
+            errors |= dict.fromkeys(tombstones, _TOMBSTONE)
+        skipped = frozenset(tombstones if self._on_tombstone == "skip" else ())
+        if self._envelope is None:
+            rows = self._rows.table(objects, errors, _place, self._around.read(table, keys))
+            return DecodedRows(rows, errors, skipped)
+        events = self._envelope.open(objects, errors, _place, keys)
+        rows = self._rows.table(events.rows, errors, _place, self._beside(events, table, keys))
+        return DecodedRows(rows, errors, skipped | events.skipped)
+
+    def _keys_of(self, table: pa.Table, errors: dict[int, str]) -> Sequence[Any]:
+        """Return the keys of messages, where they are needed: as bytes, where they have no form. Those of events are read where an event lacks its row."""
+        if not self._needs_keys:
+            return ()
+        of_messages = table["key"].to_pylist()
+        if self._envelope is not None:
+            return self._keys.read(of_messages, {}, _KEY)
+        return of_messages if self._keys.form == "text" else self._keys.read(of_messages, errors, _KEY)
+
+    def _beside(self, events: OpenedEvents, table: pa.Table, keys: Sequence[Any]) -> dict[str, list[Any]]:
+        """Return what stands beside the rows of events: in the events themselves, or else around their messages."""
+        around = self._around.read(table, keys)
+        around.pop(OP, None)
+        merged = {
+            name: [other if own is MISSING else own for own, other in zip(events.beside[name], others, strict=True)]
+            for name, others in around.items()
+            if name in events.beside
+        }
+        return {**around, **events.beside, **merged}
 
     def raw(self, table: pa.Table, position: int) -> str:
         r"""Return a message as the quarantine stores it: its value as JSON where it can be read, else as text; a byte that is not UTF-8 is written as `\xff`."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from headrace.records.column_types import Column
+from headrace.records.value_rules import written_number
 from headrace.sources.avro_values import record_text
 from headrace.sources.kafka.avro import avro_reader
 from headrace.sources.kafka.payload import PayloadError
@@ -26,13 +27,21 @@ class Payloads:
     """Reader of the keys, or the values, of one source's messages."""
 
     def __init__(
-        self, form: str, store: SchemaStore | None, columns: Sequence[Column], schema: str | None = None
+        self,
+        form: str,
+        store: SchemaStore | None,
+        columns: Sequence[Column],
+        schema: str | None = None,
+        *,
+        as_objects: bool = False,
     ) -> None:
         """Make a reader of a form (text, json, avro or protobuf) for these columns.
 
-        With a `store`, payloads begin with the numbers of schemas in it; else all have the one `schema`, if the form has schemas.
+        With a `store`, payloads begin with the numbers of schemas in it; else all have the one `schema`, if the form has schemas. JSON
+        stays text, unless it is read `as_objects`.
         """
-        self._form, self._store, self._columns = form, store, columns
+        self.form, self._store, self._columns = form, store, columns
+        self._of_text = _json if as_objects and form == "json" else _text
         self._by_number: dict[int, Read | PayloadError] = {}
         self._is_framed = store is not None and form != "text"
         self._schema = None if schema is None else RegisteredSchema(schema, _TYPES[form])
@@ -40,7 +49,7 @@ class Payloads:
     @property
     def are_objects(self) -> bool:
         """Return whether payloads become objects of Python, and not text or bytes."""
-        return self._form in _TYPES
+        return self.form in _TYPES or self._of_text is _json
 
     def read(self, payloads: Sequence[bytes | None], problems: dict[int, str], what: str) -> list[Any]:
         """Return the objects of payloads, None for one that is null or cannot be read; `problems` gets the reasons, which begin with `what`."""
@@ -59,7 +68,7 @@ class Payloads:
     def one(self, payload: bytes) -> Any:
         """Return the object of a payload. Raises `PayloadError` where it cannot be read."""
         if not self._is_framed:
-            return self._unnumbered(payload) if self.are_objects else _text(payload)
+            return self._unnumbered(payload) if self.form in _TYPES else self._of_text(payload)
         number = number_of(payload)
         if number is None:
             begins = f"begins with {payload[:_SHOWN].hex(' ')}" if payload else "is empty"
@@ -68,13 +77,13 @@ class Payloads:
             )
             raise PayloadError(msg)
         body = payload[HEAD:]
-        return _text(body) if self._form == "json" else self._numbered(number)(body)
+        return self._of_text(body) if self.form == "json" else self._numbered(number)(body)
 
     def shown(self, payload: bytes | None) -> Any:
         r"""Return a payload as JSON can have it: an object where it can be read, else text; a byte that is not UTF-8 is written as `\xff`."""
         if payload is None:
             return None
-        if self.are_objects:
+        if self.form in _TYPES:
             with suppress(PayloadError):
                 return msgspec.Raw(record_text(self.one(payload)).encode())
         return payload.decode(errors="backslashreplace")
@@ -103,8 +112,8 @@ class Payloads:
         if schema is None:
             msg = "which the registry does not know"
             raise PayloadError(msg)
-        if schema.type != _TYPES[self._form]:
-            msg = f"which is of the type {schema.type}, not {_TYPES[self._form]}"
+        if schema.type != _TYPES[self.form]:
+            msg = f"which is of the type {schema.type}, not {_TYPES[self.form]}"
             raise PayloadError(msg)
         return schema
 
@@ -118,4 +127,16 @@ def _text(payload: bytes) -> str:
         return payload.decode()
     except UnicodeDecodeError as error:
         msg = f"is not UTF-8 ({error.reason} at byte {error.start})"
+        raise PayloadError(msg) from error
+
+
+_decode: Final = msgspec.json.Decoder(float_hook=written_number).decode
+
+
+def _json(payload: bytes) -> Any:
+    text = _text(payload)
+    try:
+        return _decode(text)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        msg = f"is not JSON ({error})"
         raise PayloadError(msg) from error

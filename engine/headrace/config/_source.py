@@ -56,7 +56,7 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     """Format kafka: settings of Kafka's clients, with `kafka.` before their names, such as kafka.security.protocol. Secrets: "${NAME}"."""
 
     values: Literal["json", "avro", "protobuf"] = "json"
-    """Format kafka: how the values of messages are written. avro and protobuf need a `registry`, or a `schema`."""
+    """Format kafka: how the values of messages are written. avro needs a `registry` or a `schema`, protobuf a `registry`."""
 
     keys: Literal["text", "json", "avro", "protobuf"] | None = None
     """Format kafka: how the keys of messages are written, for fields that are named `__key` or `__key.NAME`, and for deletions. text: as they are. null: text; with `envelope`, as the values."""
@@ -394,7 +394,9 @@ def _event_problems(config: SourceConfig) -> Iterator[Problem]:
 def _schema_problems(config: SourceConfig) -> Iterator[Problem]:
     """Yield values and keys that have no schema or two, and a registry at no address."""
     registry, with_schema = config.registry, {"avro", "protobuf"}
-    if config.values in with_schema and (registry is None) == (config.schema is None):
+    if config.values == "protobuf" and (registry is None or config.schema is not None):
+        yield "values", "protobuf needs the 'registry' that has its schemas, and no 'schema'"
+    elif config.values in with_schema and (registry is None) == (config.schema is None):
         yield "values", f"{config.values} needs either the 'registry' that has its schemas, or a 'schema'"
     if config.values not in with_schema and config.schema is not None:
         yield "schema", "JSON says itself what it holds: leave it out, or write values: avro"
@@ -403,6 +405,8 @@ def _schema_problems(config: SourceConfig) -> Iterator[Problem]:
             "keys",
             f"{config.message_keys} needs the 'registry' that has the schemas of keys; without one, write text or json",
         )
+    if config.envelope is not None and config.values == "protobuf":
+        yield "values", "events of a change feed are read in JSON and in Avro: write one of them"
     if config.envelope is not None and config.message_keys not in {"text", config.values}:
         yield (
             "keys",

@@ -14,6 +14,7 @@ from headrace.records.value_rules import written_number
 from headrace.sources.avro_values import record_text
 from headrace.sources.kafka.avro import avro_reader
 from headrace.sources.kafka.payload import PayloadError
+from headrace.sources.kafka.protobuf import protobuf_reader
 from headrace.sources.kafka.schemas import HEAD, RegisteredSchema, SchemaStore, number_of
 
 Read = Callable[[bytes], Any]
@@ -119,7 +120,7 @@ class Payloads:
 
     def _reader(self, schema: RegisteredSchema) -> Read:
         """Return the reader by a schema. Raises `PayloadError` where the schema cannot be read."""
-        return avro_reader(schema, self._columns)
+        return protobuf_reader(schema) if self.form == "protobuf" else avro_reader(schema, self._columns)
 
 
 def _text(payload: bytes) -> str:

@@ -381,6 +381,8 @@ class TopicFormat(SourceFormat):
         yield from client_problems(config.topic, config.options, _CONSUMER_OPTIONS)
         yield from _event_problems(config)
         yield from _schema_problems(config)
+        if config.registry is not None:
+            yield from _registry_problems(config.registry)
 
 
 def _event_problems(config: SourceConfig) -> Iterator[Problem]:
@@ -391,37 +393,51 @@ def _event_problems(config: SourceConfig) -> Iterator[Problem]:
         yield "envelope_table", "it names a table of a change feed, and 'envelope' says of which: give both, or neither"
 
 
+_WITH_SCHEMA: Final = frozenset({"avro", "protobuf"})
+"""Forms of values and keys that say nothing without their schema."""
+
+
 def _schema_problems(config: SourceConfig) -> Iterator[Problem]:
-    """Yield values and keys that have no schema or two, and a registry at no address."""
-    registry, with_schema = config.registry, {"avro", "protobuf"}
+    """Yield values and keys of messages that have no schema or two, or are none of a change feed."""
+    registry = config.registry
     if config.values == "protobuf" and (registry is None or config.schema is not None):
         yield "values", "protobuf needs the 'registry' that has its schemas, and no 'schema'"
-    elif config.values in with_schema and (registry is None) == (config.schema is None):
+    elif config.values in _WITH_SCHEMA and (registry is None) == (config.schema is None):
         yield "values", f"{config.values} needs either the 'registry' that has its schemas, or a 'schema'"
-    if config.values not in with_schema and config.schema is not None:
+    if config.values not in _WITH_SCHEMA and config.schema is not None:
         yield "schema", "JSON says itself what it holds: leave it out, or write values: avro"
-    if config.message_keys in with_schema and registry is None:
+    if config.message_keys in _WITH_SCHEMA and registry is None:
         yield (
             "keys",
             f"{config.message_keys} needs the 'registry' that has the schemas of keys; without one, write text or json",
         )
-    if config.envelope is not None and config.values == "protobuf":
+    if config.envelope is not None:
+        yield from _event_payload_problems(config)
+
+
+def _event_payload_problems(config: SourceConfig) -> Iterator[Problem]:
+    """Yield values, keys and tombstones of messages that are none of a change feed."""
+    if config.values == "protobuf":
         yield "values", "events of a change feed are read in JSON and in Avro: write one of them"
-    if config.envelope is not None and config.message_keys not in {"text", config.values}:
+    if config.message_keys not in {"text", config.values}:
         yield (
             "keys",
             f"keys of the events of a change feed are written as their values: write {config.values}, or leave it out",
         )
-    if config.envelope is not None and config.on_tombstone == "delete":
+    if config.on_tombstone == "delete":
         yield (
             "on_tombstone",
             "a change feed has a tombstone behind each deletion, which says nothing more: leave it out",
         )
-    if registry is not None and urlsplit(registry.url).scheme not in {"http", "https"}:
+
+
+def _registry_problems(registry: RegistryOptions) -> Iterator[Problem]:
+    """Yield an address of no registry, and half of a login."""
+    if urlsplit(registry.url).scheme not in {"http", "https"}:
         yield "registry.url", f"'{registry.url}' is no address: write it as https://HOST:PORT"
-    if registry is not None and urlsplit(registry.url).username is not None:
+    if urlsplit(registry.url).username is not None:
         yield "registry.url", "give user and password as 'user' and 'password', not in the address"
-    if registry is not None and (registry.user is None) != (registry.password is None):
+    if (registry.user is None) != (registry.password is None):
         yield "registry", "give both 'user' and 'password', or neither"
 
 

@@ -34,13 +34,13 @@ def certificates(folder: Path) -> Certificates:
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     authority = _certificate("authority", keys[0], "authority", keys[0], is_authority=True)
     server = _certificate("server", keys[1], "authority", keys[0], is_authority=False)
-    made = Certificates(folder / "authority.pem", folder / "server.pem")
-    made.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    both = Certificates(folder / "authority.pem", folder / "server.pem")
+    both.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     key = keys[1].private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    made.server.write_bytes(key + server.public_bytes(serialization.Encoding.PEM) + made.authority.read_bytes())
-    return made
+    both.server.write_bytes(key + server.public_bytes(serialization.Encoding.PEM) + both.authority.read_bytes())
+    return both
 
 
 def _certificate(

@@ -70,10 +70,10 @@ class Registry:
             return 404, b"<html>Not Found</html>"
         if number not in self.schemas:
             return 404, b'{"error_code": 40403, "message": "Schema not found"}'
-        found = dict(self.schemas[number])
+        content = dict(self.schemas[number])
         if query == "format=serialized" and number in self.serialized:
-            found["schema"] = self.serialized[number]
-        return 200, json.dumps(found).encode()
+            content["schema"] = self.serialized[number]
+        return 200, json.dumps(content).encode()
 
 
 def _handler(registry: Registry) -> type[BaseHTTPRequestHandler]:

@@ -135,7 +135,7 @@ def topic():
         yield Topic(registry)
 
 
-def test_types_are_what_connect_names_them(topic):
+def test_names_of_connect_decide_types(topic):
     topic.send("c", after=FULL)
     assert topic.rows() == [
         Item(
@@ -186,7 +186,7 @@ def test_table_changes_in_the_middle(topic):
     assert topic.errors() == []
 
 
-def test_value_that_was_not_logged_is_the_old_one(topic):
+def test_value_without_a_log_is_the_old(topic):
     topic.send("c", after={"id": 1, "text": "a"})
     topic.send("u", {"id": 1, "text": "a"}, {"id": 1, "text": "__debezium_unavailable_value"})
     topic.send("u", None, {"id": 1, "text": "__debezium_unavailable_value"})

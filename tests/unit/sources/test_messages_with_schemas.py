@@ -254,7 +254,7 @@ def test_bad_message_affects_no_other(registry, value, error):
     assert why.startswith(f"shop.orders-0@1: {error}"), why
 
 
-def test_quarantine_shows_what_can_be_read(registry):
+def test_quarantine_shows_readable_values(registry):
     schema = ORDER | {"fields": [*ORDER["fields"][:2], {"name": "at", "type": "string"}]}
     job, number = Orders(registry), registry.add(schema)
     job.topic.append([avro(number, schema, row(1, at="never")), b"\xff{"], key=b"k\xff")
@@ -298,11 +298,11 @@ def test_registry_that_fails_takes_nothing_in(registry, answer, kind, match):
 
 
 def test_registry_that_is_gone_is_named():
-    with running(Registry()) as gone:
-        number = gone.add(ORDER)
-    job = Orders(gone)
+    with running(Registry()) as former:
+        number = former.add(ORDER)
+    job = Orders(former)
     job.topic.append([avro(number, ORDER, row(1))])
-    with pytest.raises(ServiceError, match=rf"the schema registry {gone.url} does not answer \(.*refused"):
+    with pytest.raises(ServiceError, match=rf"the schema registry {former.url} does not answer \(.*refused"):
         job.took()
 
 

@@ -1,4 +1,4 @@
-"""What stands around the value of a message: its key, headers, time and place, for fields with names of two underscores.
+"""Parts of a message around its value: the key, headers, time and place, for fields with names of two underscores.
 
 Such a field is named by `field(name="__offset")`, or in the job's file. A member of a key, or one header, is named by a path: `__key.id`.
 """

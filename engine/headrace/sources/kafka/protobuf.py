@@ -43,7 +43,7 @@ def protobuf_reader(schema: RegisteredSchema) -> Callable[[bytes], Any]:
         from google.protobuf.message_factory import GetMessageClass
     except ImportError as error:
         raise ConfigError(
-            "messages are in Protobuf, and Google's library for it is not installed: pip install 'headrace[protobuf]'"
+            "messages are in Protobuf, and Google's library for it is not installed. Run: pip install 'headrace[protobuf]'"
         ) from error
     root = _file(_ROOT, schema.text)
     pool = _pool(schema, root)

@@ -19,6 +19,7 @@ from headrace.errors import ConfigError, ServiceError, SourceError
 from headrace.log.log import CheckpointLog
 from headrace.tables.folder import JobFolder
 from headrace.testing import MemoryTopic, PipelineHarness
+from tests.jobs.certificates import certificates
 from tests.jobs.schema_registry import Registry, avro, framed, running
 from tests.unit.sources.source_reading import avro_bytes, read_bytes
 
@@ -295,6 +296,30 @@ def test_registry_that_fails_takes_nothing_in(registry, answer, kind, match):
     registry.fails = None
     assert len(job.took()) == 12
     assert job.quarantine() == []
+
+
+def test_registry_without_a_referred_schema_is_named(registry):
+    number = registry.add(ORDER, references=[("shop.Money", "money", 3)])
+    job = Orders(registry)
+    job.topic.append([avro(number, ORDER, row(1))])
+    with pytest.raises(SourceError, match="has a schema that refers to version 3 of money, and lacks that"):
+        job.took()
+
+
+def test_registry_may_have_an_authority_of_its_own(tmp_path):
+    of_registry = certificates(tmp_path)
+    with running(Registry(), of_registry.of_server()) as registry:
+        job, number = Orders(registry), registry.add(ORDER)
+        job.topic.append([avro(number, ORDER, row(1))])
+        with pytest.raises(SourceError, match=r"shows a certificate that is not trusted \(.*: 'registry.ca' names"):
+            job.took()
+        trusting = Orders(None, registry={"url": registry.url, "ca": str(of_registry.authority)})
+        trusting.topic.append([avro(number, ORDER, row(1))])
+        assert trusting.took() == [Order(1, "ann", 1_000)]
+        other = Orders(None, registry={"url": registry.url, "ca": str(of_registry.server.with_name("none.pem"))})
+        other.topic.append([avro(number, ORDER, row(1))])
+        with pytest.raises(SourceError, match="none.pem has no certificates"):
+            other.took()
 
 
 def test_registry_that_is_gone_is_named():

@@ -291,6 +291,7 @@ def test_types_of_protobuf_are_types_of_fields(registry):
         (framed(1, b"\x80"), "the value ends before its message begins"),
         (framed(1, b"\2\x0a"), "the value is of the type 5, which its schema does not have"),
         (framed(1, b"\2\1"), "the value is of the type -1, which its schema does not have"),
+        (framed(1, b"\1"), "the value says that the place of its type has -1 numbers"),
         (framed(1, b"\0\x0a"), "the value is not written by its schema ("),
         (framed(99, b"\0"), "the value has the schema 99, which the registry does not know"),
         (avro(2, "string", "x"), "the value has the schema 2, which is of the type AVRO, not PROTOBUF"),

@@ -255,6 +255,23 @@ def test_bad_message_affects_no_other(registry, value, error):
     assert why.startswith(f"shop.orders-0@1: {error}"), why
 
 
+def test_deep_messages_end_no_process(registry):
+    tree = {"type": "record", "name": "Tree", "fields": [{"name": "below", "type": ["null", "Tree"]}]}
+    schema = ORDER | {"fields": [*ORDER["fields"], {"name": "tree", "type": ["null", tree]}]}
+    job, number = Orders(registry), registry.add(schema)
+    below = None
+    for _ in range(100):
+        below = {"below": below}
+    good, plain = avro(number, schema, row(1, tree=below)), avro(number, schema, row(2, tree=None))[:-1]
+    deep = [plain + b"\2" * depth + b"\0" for depth in (480, 10_000, 1_000_000)]
+    at_a_record = avro(number, schema, row(4, tree=None))
+    job.topic.append([good, *deep, at_a_record])
+    assert [order.id for order in job.took()] == [1, 2, 4]
+    assert [why.partition(": ")[2] for why in job.quarantine()] == [
+        "the value is not read: its records are nested too deep"
+    ] * 2
+
+
 def test_quarantine_shows_readable_values(registry):
     schema = ORDER | {"fields": [*ORDER["fields"][:2], {"name": "at", "type": "string"}]}
     job, number = Orders(registry), registry.add(schema)

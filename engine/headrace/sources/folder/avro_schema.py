@@ -29,6 +29,22 @@ class AvroSchema(NamedTuple):
             msg = f"its schema cannot be read: {type(error).__name__}: {error!s:.200}"
             raise DamagedFileError(msg) from error
 
+    @property
+    def contains_itself(self) -> bool:
+        """Return whether a type contains itself, so that values may be nested without an end."""
+        return any(name in self._named_within(kind, set()) for name, kind in self.named.items())
+
+    def _named_within(self, kind: Any, known: set[str]) -> set[str]:
+        """Return the names of the types within a type, added to those that are `known`."""
+        for part in _inner(kind):
+            name = part if isinstance(part, str) else part.get("name") if isinstance(part, dict) else None
+            if not isinstance(name, str) or name not in self.named:
+                self._named_within(part, known)
+            elif name not in known:
+                known.add(name)
+                self._named_within(self.named[name], known)
+        return known
+
     def refuse_recursion(self, column: Column) -> None:
         """Refuse a column of the record whose type in the file contains itself, as far as the record asks for its parts."""
         kind = self._type_at((column.stored,)) or self._type_at(column.path)
@@ -57,6 +73,19 @@ class AvroSchema(NamedTuple):
             inner = within if name is None else (*within, name)
             for part_kind, part, part_path in _parts(named, column, path):
                 self._refuse_within(part_kind, part, part_path, inner)
+
+
+def _inner(kind: Any) -> list[Any]:
+    """Return the types of the parts of a type: branches, fields, items or values."""
+    if isinstance(kind, list):
+        return kind
+    if not isinstance(kind, dict):
+        return []
+    inner = [kind.get("items"), kind.get("values"), *(field["type"] for field in kind.get("fields", ()))]
+    return [
+        *(part for part in inner if part is not None),
+        *([kind["type"]] if isinstance(kind.get("type"), dict | list) else []),
+    ]
 
 
 def _branches(kind: Any) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -15,6 +15,9 @@ from headrace.sources.folder.format import DamagedFileError
 from headrace.sources.kafka.payload import PayloadError
 from headrace.sources.kafka.schemas import RegisteredSchema
 
+_SHALLOW: Final = 500
+"""Bytes in which nothing is nested so deep that fastavro's reader in C has no stack for it, which ends the process. That in Python raises an error."""
+
 
 def avro_reader(schema: RegisteredSchema, columns: Sequence[Column]) -> Callable[[bytes], Any]:
     """Return a reader of payloads in Avro, for these columns. Raises `PayloadError` where the schema cannot be read.
@@ -22,14 +25,21 @@ def avro_reader(schema: RegisteredSchema, columns: Sequence[Column]) -> Callable
     Values of logical types are those of a source of Avro files; those of Kafka Connect and Debezium are what their names say.
     """
     import fastavro
+    from fastavro import _read_py as in_python
 
     register_readers()
     parsed = _parsed(schema, columns)
+    root, is_endless = parsed.root, parsed.contains_itself
 
     def read(payload: bytes) -> Any:
         content = io.BytesIO(payload)
+        may_be_deep = is_endless and len(payload) > _SHALLOW
+        reader = in_python.schemaless_reader if may_be_deep else fastavro.schemaless_reader
         try:
-            value = fastavro.schemaless_reader(content, parsed, None, handle_unicode_errors="surrogateescape")
+            value = reader(content, root, None, handle_unicode_errors="surrogateescape")
+        except RecursionError as error:
+            msg = "is not read: its records are nested too deep"
+            raise PayloadError(msg) from error
         except Exception as error:  # fastavro raises errors of any type for damaged bytes
             why = f"{type(error).__name__}: {error!s:.200}".rstrip(": ")
             msg = f"is not written by its schema ({why})"
@@ -42,7 +52,7 @@ def avro_reader(schema: RegisteredSchema, columns: Sequence[Column]) -> Callable
     return read
 
 
-def _parsed(schema: RegisteredSchema, columns: Sequence[Column]) -> Any:
+def _parsed(schema: RegisteredSchema, columns: Sequence[Column]) -> AvroSchema:
     try:
         root, *references = (
             with_own_types(_decoded(text), of_connect=True)
@@ -60,7 +70,7 @@ def _parsed(schema: RegisteredSchema, columns: Sequence[Column]) -> Any:
     except DamagedFileError as error:
         msg = f"which is of no use here: {error}"
         raise PayloadError(msg) from error
-    return parsed.root
+    return parsed
 
 
 def _decoded(text: str) -> Any:

@@ -85,7 +85,7 @@ class Payloads:
         if payload is None:
             return None
         if self.form in _TYPES:
-            with suppress(PayloadError):
+            with suppress(PayloadError, RecursionError):
                 return msgspec.Raw(record_text(self.one(payload)).encode())
         return payload.decode(errors="backslashreplace")
 

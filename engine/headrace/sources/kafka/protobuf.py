@@ -141,6 +141,9 @@ _FILES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
 def _path(payload: bytes) -> tuple[tuple[int, ...], int]:
     """Return the places of a message's type, and where the message begins."""
     count, at = _number(payload, 0)
+    if count < 0:
+        msg = f"says that the place of its type has {count} numbers"
+        raise PayloadError(msg)
     path = []
     for _ in range(count):
         place, at = _number(payload, at)

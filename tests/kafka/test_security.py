@@ -38,6 +38,26 @@ customers = (
     .upsert_materialize("table", primary_key=("id",))
     .sink("customers")
 )
+
+
+class Read(Struct, frozen=True):
+    email: str
+    at: Timestamp = field(name="__timestamp")
+    key: str = field(name="__key")
+
+
+class Upper(Struct, frozen=True):
+    email: str
+    at: Timestamp
+    key: str
+
+
+upper = (
+    Pipeline("upper")
+    .source("rows", Read, event_time="at")
+    .sql("select upper(email) as email, at, concat(key, '!') as key from rows", record=Upper)
+    .sink("emails")
+)
 KEY = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}
 FIRST = {"type": "record", "name": "C", "fields": [{"name": "email", "type": "string"}]}
 SECOND = FIRST | {"fields": [{"name": "score", "type": "int"}, {"name": "email", "type": ["null", "string"]}]}
@@ -165,3 +185,29 @@ def test_compacted_topic_in_avro_is_a_table(broker, spark, tmp_path, secure_serv
         asked = len(registry.asked)
         assert rows() == [(1, "c", 7, "test", at[1]), (3, "d", None, "test", at[3])]
         assert len(registry.asked) == asked, "the job has the schemas"
+
+
+def test_spark_transforms_messages_in_avro(broker, spark, tmp_path, servers):
+    from headrace.spark.runner import run_in
+
+    topic = broker.topic()
+    with running(Registry()) as registry:
+        number = registry.add(FIRST)
+        source = {"format": "kafka", "topic": topic, "servers": servers, "values": "avro"}
+        home = Home(
+            tmp_path,
+            {
+                "job": "upper",
+                "pipeline": "tests.kafka.test_security:upper",
+                "state": {"root": "state", "local": "local"},
+                "sources": {"rows": {**source, "registry": {"url": registry.url}}},
+                "sinks": {"emails": {"path": "lake/emails", "mode": "append"}},
+            },
+        )
+        for email in ("a", "b"):
+            broker.send(topic, [avro(number, FIRST, {"email": email})], timestamp=1_000)
+        broker.send(topic, [b"{}"], timestamp=1_000)
+        run_in(spark, home.config(), RunOptions(run_id="test"), lambda _: None)
+    store = Storage(home.config().sinks["emails"].table_path).table().latest()
+    rows = store.read(store.schema).to_pylist()
+    assert sorted((row["email"], row["key"]) for row in rows) == [("A", "key!"), ("B", "key!")]

@@ -371,7 +371,8 @@ class TopicFormat(SourceFormat):
     def reads(self, config: SourceConfig) -> str:
         """Return what a job reads of the source, as text."""
         skipped = f"; skip_offsets: {config.skip_offsets}" if config.skip_offsets else ""
-        return f"messages of {self.place(config)} (start: {config.start or 'earliest'}{skipped})"
+        values = "" if config.values == "json" else f"; values: {config.values}"
+        return f"messages of {self.place(config)} (start: {config.start or 'earliest'}{values}{skipped})"
 
     def problems(self, config: SourceConfig) -> Iterator[Problem]:
         """Yield a place to begin at that no topic has, and what is wrong with its name and the client's settings."""

@@ -162,11 +162,7 @@ def test_table_of_others_keeps_its_form(home, run, spark, name):
         if kind.only_spark
     ],
 )
-<<<<<<< HEAD
 def test_local_runner_refuses_tables_that_need_spark(home, spark, name):
-=======
-def test_local_runner_names_tables_of_spark_alone(home, spark, name):
->>>>>>> deltasrc
     make(spark, home, KINDS[name])
     feed(home, 1, FIRST)
     with pytest.raises(ConfigError, match="only Spark can write the table at"):

@@ -43,6 +43,7 @@ from headrace.config._sections import (
     FileOptions,
     JsonOptions,
     OperatorConfig,
+    RegistryOptions,
     UpsertMaterializeConfig,
 )
 from headrace.config._sink import FOLDER_TABLE, SinkConfig
@@ -75,6 +76,7 @@ __all__ = [
     "Problem",
     "Promote",
     "PublishConfig",
+    "RegistryOptions",
     "ReplayConfig",
     "RetentionConfig",
     "RunConfig",

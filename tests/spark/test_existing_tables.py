@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.edits.compact import find_small_files, left_alone
 from headrace.edits.fork import fork
 from headrace.edits.promote import promoting
 from headrace.edits.restore import restore
@@ -132,7 +133,7 @@ def assert_has(spark, home, rows):
     assert (rows_of(spark, home, "every"), rows_of(spark, home, "last")) == (expected(rows), expected(last_of(rows)))
 
 
-OFTEN = {"by generated day", "variant", "as Databricks makes them"}
+OFTEN = {"variant", "as Databricks makes them"}
 """Kinds that are tried with each run of the tests; all of them in the long one."""
 
 
@@ -198,7 +199,7 @@ def test_untouched_columns_keep_their_values(home, run, spark):
     assert [tuple(row) for row in rows] == [(1, "of 1"), (2, "of 2"), (4, None)]
 
 
-@pytest.mark.parametrize("name", ["vectors", "as Databricks makes them"])
+@pytest.mark.parametrize("name", [pytest.param("vectors", marks=pytest.mark.long), "as Databricks makes them"])
 def test_branch_is_promoted_into_table_of_others(home, run, spark, name):
     forms = make(spark, home, KINDS[name])
     feed(home, 1, FIRST)
@@ -215,3 +216,13 @@ def test_branch_is_promoted_into_table_of_others(home, run, spark, name):
     run(home, **QUICK)
     assert_has(spark, home, corrected + SECOND)
     assert {sink: form_of(spark, home, sink) for sink in forms} == forms
+
+
+def test_compaction_leaves_tables_of_spark_alone(home, run, spark):
+    make(spark, home, KINDS["as Databricks makes them"])
+    feed(home, 1, FIRST)
+    run(home, **QUICK)
+    assert find_small_files(home.config(), 1 << 30) == []
+    assert [sentence.partition(" (")[0].rpartition(": ")[2] for sentence in left_alone(home.config())] == [
+        "deltalake does not rewrite its files"
+    ] * 2

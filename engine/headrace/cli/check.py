@@ -123,7 +123,7 @@ def names(plan: Plan) -> Iterator[Finding]:
 
 def stored(config: JobConfig, plan: Plan, log: CheckpointLog) -> Iterator[Finding]:
     """Yield findings on stored state and sinks: whether a run could continue, and what it would migrate first."""
-    from headrace.commit.run_check import new_sink_columns, stored_problems
+    from headrace.commit.run_check import new_sink_columns, sinks_of_spark, stored_problems
 
     yield from state_types(config.job, log, plan)
     problems = [*stored_problems(config, log, plan)]
@@ -132,6 +132,7 @@ def stored(config: JobConfig, plan: Plan, log: CheckpointLog) -> Iterator[Findin
         yield Finding("sinks", "ok", f"{len(plan.sinks)} declared, and all existing tables fit")
         for columns in new_sink_columns(config, log, plan):
             yield Finding("sinks", "warn", columns, "if they are not meant, change the pipeline before it")
+        yield from (Finding("sinks", "ok", sentence) for sentence in sinks_of_spark(config, log, plan))
 
 
 def state_types(job: str, log: CheckpointLog, plan: Plan) -> Iterator[Finding]:

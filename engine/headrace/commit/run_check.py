@@ -121,6 +121,11 @@ def new_sink_columns(config: JobConfig, log: CheckpointLog, plan: Plan) -> Itera
         yield f"the next run adds to sink '{name}' at {config.sinks[name].path}: {listed}. Existing rows get null"
 
 
+def sinks_of_spark(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterator[str]:
+    """Yield a sentence for each sink whose table only Spark can write."""
+    yield from Publisher(config, to_schemas(sinks_of(config, log, plan))).needs_spark()
+
+
 def lost_elements(config: JobConfig, last: Checkpoint, versions: dict[str, int], plan: Plan) -> Iterator[str]:
     """Yield a sentence for waiting elements and held records whose operators the pipeline no longer has."""
     folder = JobFolder.of(config)

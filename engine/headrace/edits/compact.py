@@ -54,17 +54,28 @@ def find_small_files(config: JobConfig, target_size: int) -> list[SmallFiles]:
 
     Raises `StorageError` when a sink's log cannot be read.
     """
-    names = [name for name in sorted(config.sinks) if config.sinks[name].kind.kept_files is None]
+    names = [name for name in sorted(config.sinks) if _kept_files(config, name) is None]
     return [files for name in names if (files := _of_sink(config, name, target_size)) is not None]
 
 
 def left_alone(config: JobConfig) -> list[str]:
-    """Return a sentence for each sink whose files are never rewritten."""
+    """Return a sentence for each sink whose files are never rewritten. Raises `StorageError` when a sink's log cannot be read."""
+    reasons = ((name, _kept_files(config, name)) for name in sorted(config.sinks))
     return [
-        f"sink '{name}' at {sink.path} is left alone: {sink.kind.kept_files}."
-        for name, sink in sorted(config.sinks.items())
-        if sink.kind.kept_files is not None
+        f"sink '{name}' at {config.sinks[name].path} is left alone: {why}." for name, why in reasons if why is not None
     ]
+
+
+def _kept_files(config: JobConfig, name: str) -> str | None:
+    """Return why a sink's files are never rewritten; None where they are."""
+    if (why := config.sinks[name].kind.kept_files) is not None:
+        return why
+    try:
+        form = sink_of(config, name).latest().form
+    except TableMissingError:
+        return None
+    features = [*form.beyond, *form.needs_spark, *(["column mapping"] if form.maps_columns else [])]
+    return f"deltalake does not rewrite its files ({', '.join(features)}); OPTIMIZE in Spark does" if features else None
 
 
 def _of_sink(config: JobConfig, name: str, target_size: int) -> SmallFiles | None:

@@ -183,7 +183,8 @@ class DeltaTableSink:
                 f"{', '.join(self.schema.names)}. {elsewhere}"
             )
             return
-        yield from (f"sink '{self.name}' at {self.uri} {problem}. {elsewhere}" for problem in fit.problems())
+        if problems := [*fit.problems()]:
+            yield f"sink '{self.name}' at {self.uri} {'; it '.join(problems)}. {elsewhere}"
         for column, kind in fit.misfits():
             yield (
                 f"column '{column.name}' of sink '{self.name}' at {self.uri} is {kind}; the pipeline writes "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.config import SourceConfig
@@ -148,6 +149,38 @@ class DeltaErrors:
             f"source '{self.source}': {self.config.path} is at version {latest}, and version {read} of it was read: it was brought back "
             "from an older copy. Nothing was taken in. Bring the table back as it was, or take this job back to the last checkpoint that "
             f"has read no version above {latest}: {self._restore(taken_in.checkpoint_at(latest))}."
+        )
+
+    def committed_ahead(self, version: int, time: str) -> SourceError:
+        """Return the error for a commit whose time lies ahead of the clock: the versions behind it would lie ahead as well."""
+        return SourceError(
+            f"source '{self.source}': version {version} of {self.config.path} was committed at {time} by its log, which is still to come: a clock was "
+            "wrong, here or where it was written. Nothing was taken in. Correct this machine's clock if it is behind; else the version, and "
+            f"those behind it, belong to intervals of that time. {self.way_out(version)}"
+        )
+
+    def no_partition_column(self, version: int, column: str, others: Sequence[str]) -> SourceError:
+        """Return the error for a table that is not partitioned by the column of the source's intervals."""
+        by = f"by {', '.join(others)}" if others else "by no column"
+        return SourceError(
+            f"source '{self.source}': its intervals are by partition, column '{column}', and {self.config.path} is partitioned {by} at version "
+            f"{version}. Nothing was taken in. Correct sources.{self.source}.interval.column, or write interval: {{by: committed}}."
+        )
+
+    def no_interval(self, version: int, path: str, column: str, text: str | None, pattern: str) -> SourceError:
+        """Return the error for a file whose partition value names no interval."""
+        value = "null" if text is None else f"'{text}'"
+        return SourceError(
+            f"source '{self.source}': {column} is {value} in {path} of version {version} of {self.config.path}, which names no interval by the pattern "
+            f"'{pattern}'. Nothing was taken in. Correct sources.{self.source}.interval.pattern if all values are like this one. {self.way_out(version)}"
+        )
+
+    def late(self, name: str, files: int, interval: str) -> SourceError:
+        """Return the error for files of intervals that were taken in before they came."""
+        return SourceError(
+            f"source '{self.source}': {counted(files, 'file')} of {self.config.path} came to intervals that were taken in already, the first is {name}, of "
+            f"{interval}. Nothing was taken in (on_changed_file: fail). Compute the interval again, or let runs go on and report such files: "
+            f"sources.{self.source}.on_changed_file: warn."
         )
 
     def _restore(self, checkpoint: int | None) -> str:

@@ -26,7 +26,7 @@ def has_replay_dag(job: JobConfig) -> bool:
     A driver in cluster mode cannot report to its task.
     """
     sources = job.sources.values()
-    has_intervals = all(source.interval is not None and source.kind.has_backfills for source in sources)
+    has_intervals = all(source.interval is not None for source in sources)
     return job.replay.dag and has_intervals and job.profile.deploy_mode == "client"
 
 

@@ -230,8 +230,6 @@ class SourceFormat:
 
     intervals_by: ClassVar[tuple[str, ...]] = ()
     """What may tell the interval of its parts, so that jobs can run by interval, and have backfills."""
-    has_backfills: ClassVar[bool] = False
-    """True: a branch can take in its intervals again."""
     is_folder: ClassVar[bool] = False
     """True: other people put its files there, and know them by name."""
     lands_files: ClassVar[bool] = False
@@ -287,7 +285,7 @@ class FolderFormat(SourceFormat):
     why_not = "a folder has no versions"
     places = ("file", "row")
     intervals_by = ("name",)
-    has_backfills = is_folder = True
+    is_folder = True
 
     def reads(self, config: SourceConfig) -> str:
         """Return what a job reads of the source, as text."""

@@ -79,7 +79,7 @@ class BackfillPlan:
 
 def _check_intervals(config: JobConfig) -> None:
     """Raise `ConfigError` for a job with a source of a format that has no intervals."""
-    without = {name: source.kind for name, source in sorted(config.sources.items()) if not source.kind.has_backfills}
+    without = {name: source.kind for name, source in sorted(config.sources.items()) if not source.kind.has_intervals}
     for name, kind in without.items():
         raise ConfigError(
             f"job '{config.job}' can have no backfills: source '{name}' is a {kind.noun}, and its {kind.parts} have no intervals. Nothing was "
@@ -141,7 +141,7 @@ def plan_backfill(
         steps=() if replay is None else replay.parts,
         estimate=_estimate(
             _behind(lineage, fork_id, reached),
-            _files_between(listed, reached, position_of(lineage)),
+            _files_between(listed_input(intake, branch_lineage), reached, position_of(lineage)),
             config.sinks,
             _responses_by_operator(config, plan, lineage[-1]),
         ),

@@ -78,17 +78,24 @@ def test_any_split_takes_the_same_rows(by_day, commits, splits, crashes):
             assert job.arrived() == [name for day, _, name in model.rows() if day < end]
 
 
-ACTS = st.one_of(COMMITS, st.tuples(st.just("run"), CRASHES))
+ACTS = st.one_of(COMMITS, st.tuples(st.sampled_from(["run", "run", "backfill"]), CRASHES))
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None, phases=PHASES)
+@settings(max_examples=10, deadline=None, phases=PHASES)
 @given(by_day=st.booleans(), acts=st.lists(ACTS, min_size=3, max_size=10))
 def test_no_row_is_lost_or_taken_twice(by_day, acts):
     model, position, taken, late = Model(by_day=by_day), 0, [], defaultdict(set)
     job = IntervalJob(model.written, harness={"now": FIRST + END * DAY})
     for act in acts:
-        if act[0] != "run":
+        if act[0] == "backfill":
+            if changed := [day for day in late if late[day]]:
+                backfill_with_crash(job, days(changed[0]), act[1])
+                taken = [name for day, _, name in model.rows() if day < position]
+                late.clear()
+                assert job.arrived() == taken
+                assert_reported(job, set())
+        elif act[0] != "run":
             model.commit(*act)
         elif position < END:
             run_with_crash(job, days(position), act[1])
@@ -103,6 +110,12 @@ def test_no_row_is_lost_or_taken_twice(by_day, acts):
     for day in range(position):
         unknown = {name for own, _, name in model.rows() if own == day} - {*taken}
         assert_done_unless(job, day, has_late=bool(unknown))
+
+
+def backfill_with_crash(job, interval, crash):
+    if crash is not None:
+        job.backfill(interval, crash_at=crash)
+    assert job.backfill(interval).outcome.value == "promoted"
 
 
 def assert_reported(job, wanted):

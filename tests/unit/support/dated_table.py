@@ -7,8 +7,17 @@ from datetime import UTC, date, datetime, timedelta
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from msgspec.structs import replace
 
 from headrace import clock as engine_clock
+from headrace.commit.run_check import checked_plan
+from headrace.config import Promote
+from headrace.local.tasks import LocalTasks
+from headrace.run.backfill import BackfillRequest
+from headrace.run.backfill_branches import default_name
+from headrace.run.backfill_plan import plan_backfill
+from headrace.run.job_run import run_on
+from headrace.run.options import RunOptions
 from headrace.sources.interval import Interval
 from tests.unit.support.table_job import TableJob, TableWriter, table
 
@@ -86,6 +95,24 @@ class IntervalJob(TableJob):
         before = len(self.arrived())
         self.days(first, end)
         return self.arrived()[before:]
+
+    def plan(self, interval):
+        """Return the plan of a backfill."""
+        with self.on_its_clock():
+            return plan_backfill(self.harness.config, checked_plan(self.harness.config), interval)
+
+    def backfill(self, interval, *, crash_at=None, promote="automatic"):
+        """Run a backfill and return its result; None if it crashes."""
+        config = self.harness.config
+        config = replace(config, replay=replace(config.replay, promote=Promote(promote)))
+        wishes = RunOptions(run_id="backfill", backend=self.harness.backend, parallelism=2)
+
+        def run_branch(on_branch, asked):
+            return run_on(LocalTasks(), on_branch, asked, self.harness.events.append)
+
+        request = BackfillRequest(config, interval, default_name(interval), renews=False, only_open=False)
+        with self.on_its_clock(), self.harness.crashing_at(crash_at):
+            return request.run(wishes, run_branch)[1]
 
     def on_its_clock(self):
         return engine_clock.installed(self.harness.clock)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.commit.input_report import input_remarks
 from headrace.errors import IntervalError
-from tests.unit.support.dated_table import DAY, FIRST, DatedTable, IntervalJob, days, rows_by_version
+from tests.unit.run.dated_table import DAY, FIRST, DatedTable, IntervalJob, days, rows_by_version
 
 END = 4
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # a job takes too long for many shorter ones

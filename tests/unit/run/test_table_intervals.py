@@ -12,7 +12,7 @@ from headrace.commit.input_report import input_remarks
 from headrace.edits.acknowledge import acknowledge
 from headrace.errors import ConfigError, IntervalError, SourceError
 from headrace.sources.interval import Interval
-from tests.unit.support.dated_table import DAY, DatedTable, IntervalJob, at, days
+from tests.unit.run.dated_table import DAY, DatedTable, IntervalJob, at, days
 
 
 def committed():
@@ -220,7 +220,7 @@ def test_gap_behind_runs_without_intervals_is_refused():
     assert job.took_days(2) == ["e"]
 
 
-def test_caught_up_runs_and_interval_runs_continue_each_other():
+def test_caught_up_and_interval_runs_alternate():
     written = committed()
     job = IntervalJob(written, max_files_per_batch=1)
     job.days(0)
@@ -300,7 +300,7 @@ def test_expired_versions_stop_the_run():
 
 
 @pytest.mark.parametrize("by_day", [False, True])
-def test_expired_versions_that_were_taken_in_are_not_missed(by_day):
+def test_taken_versions_may_expire(by_day):
     written = DatedTable(by_day=by_day)
     for number in range(3):
         written.append_at(number + 0.5, f"day {number}", of=[number])

@@ -398,7 +398,7 @@ def _table_interval_problems(config: SourceConfig) -> Iterator[Problem]:
     own = config.intervals
     if own is None or own.by == "name":
         return
-    if config.begins_at.kind is StartKind.SNAPSHOT:
+    if own.by == "committed" and config.begins_at.kind is StartKind.SNAPSHOT:
         yield (
             "start",
             "a snapshot has the rows of many commits at once, without their times: write earliest, a time or a version",

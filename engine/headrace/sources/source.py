@@ -179,6 +179,8 @@ class TableReach(NamedTuple):
     is_provisional: bool = False
     passed_over: tuple[PassedVersion, ...] = ()
     """Versions whose changes are passed over."""
+    last: str = ""
+    """Place up to which all files count as taken up, whether there is one or not."""
     listed: int | None = None
     late: tuple[LateFile, ...] = ()
     commit_times: tuple[tuple[int, int], ...] = ()
@@ -196,6 +198,8 @@ class Want:
     interval: Interval | None = None
     until: str | None = None
     meets: bool = False
+    rereads: bool = False
+    """The slice belongs to a backfill: what was changed since the job read it is read as it is now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, date, datetime, timedelta
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from msgspec.structs import replace
 
 from headrace import clock as engine_clock
@@ -56,6 +56,11 @@ class DatedTable(TableWriter):
         rows = table(*names)
         self.append(rows=_with_days(rows, of) if self.by_day else rows)
         return self.date(self.version, when)
+
+    def overwrite_day(self, day, name):
+        """Write the partition of a day anew, with one row."""
+        rows = _with_days(table(name), [day])
+        write_deltalake(self.path, rows, mode="overwrite", predicate=f"day = '{day}'")
 
     def date(self, version, when):
         """Set the commit time of a version; None: it has no time of its own."""

@@ -35,6 +35,21 @@ class Model:
         self.times[version] = hour / 24
         return version
 
+    def correct(self, how, number):
+        """Delete a row, give it another name, or write its partition anew with another row."""
+        names = sorted(self.written.names())
+        if not names:
+            return
+        name = names[number % len(names)]
+        if how == "delete":
+            self.written.delete(name)
+        elif how == "update":
+            self.written.delta.update(predicate=f"name = '{name}'", updates={"name": f"'{name}u'"})
+        else:
+            day = next(day for _, own, day in rows_by_version(self.written) if own == name)
+            self.written.overwrite_day(day, f"{self.written.version:03d}w")
+        self.written.date(self.written.version, 0)
+
     def day_of_version(self):
         """Return the day of each version's commit: no commit is earlier than the one before it."""
         reached, result = -float(DAY), {}
@@ -119,9 +134,13 @@ def backfill_with_crash(job, interval, crash):
 
 
 def assert_reported(job, wanted):
+    assert reported_days(job) == wanted
+
+
+def reported_days(job):
     remarks = input_remarks(job.harness.config, job.log.lineage.checkpoints)
-    assert {remark.kind.value for remark in remarks} == ({"added_file"} if wanted else set())
-    assert {(remark.interval.start - FIRST) // DAY for remark in remarks} == wanted
+    assert {remark.kind.value for remark in remarks} <= {"added_file"}
+    return {(remark.interval.start - FIRST) // DAY for remark in remarks}
 
 
 def assert_done_unless(job, day, *, has_late):
@@ -131,3 +150,43 @@ def assert_done_unless(job, day, *, has_late):
     with pytest.raises(IntervalError, match="Its input has changed since") as caught:
         job.days(day)
     assert caught.value.is_taken_in
+
+
+CORRECTIONS = st.tuples(st.sampled_from(["delete", "update", "overwrite"]), st.integers(0, 9))
+
+
+@pytest.mark.slow
+@settings(max_examples=10, deadline=None, phases=PHASES)
+@given(acts=st.lists(st.one_of(ACTS, CORRECTIONS), min_size=4, max_size=10))
+def test_no_correction_of_a_partition_is_silent(acts):
+    model, position = Model(by_day=True), 0
+    job = IntervalJob(model.written, on_change="skip", harness={"now": FIRST + END * DAY})
+    model.commit(0, [0, 1])
+    for act in acts:
+        if act[0] in {"delete", "update", "overwrite"}:
+            model.correct(*act)
+        elif act[0] == "backfill":
+            if differing_days(model, job, position):
+                backfill_with_crash(job, days(0, position), act[1])
+                assert differing_days(model, job, position) == set()
+                assert_reported(job, set())
+        elif act[0] != "run":
+            model.commit(*act)
+        elif position < END:
+            run_with_crash(job, days(position), act[1])
+            position += 1
+            assert differing_days(model, job, position) <= reported_days(job)
+    for day in differing_days(model, job, position):
+        assert_done_unless(job, day, has_late=True)
+
+
+def differing_days(model, job, position):
+    """Return the days before a position of which the job has other rows than the table."""
+    taken, present = defaultdict(set), defaultdict(set)
+    day_of = {name: int(day[-2:]) - 1 for _, name, day in rows_by_version(model.written)}
+    for name in job.arrived():
+        assert name not in taken[day_of[name]]
+        taken[day_of[name]].add(name)
+    for name in model.written.names():
+        present[day_of[name]].add(name)
+    return {day for day in range(position) if taken[day] != present[day]}

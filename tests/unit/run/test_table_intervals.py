@@ -111,6 +111,75 @@ def test_backfill_takes_late_rows_in(by_day):
     assert job.arrived()[-1] == "day 4"
 
 
+def corrected(*, on_change="skip"):
+    """Return a table of three days, and a job that has taken them in. Then a row of the second day is deleted, another one rewritten."""
+    written = DatedTable(by_day=True)
+    for number in range(3):
+        written.append_at(number + 0.5, f"{number} a", f"{number} b", of=[number, number])
+    written.append_at(2.6, "4 a", of=[4])
+    job = IntervalJob(written, on_change=on_change)
+    for number in range(3):
+        job.days(number)
+    written.date(written.delete("1 a"), 3.1)
+    written.delta.update(predicate="name = '1 b'", updates={"name": "'1 c'"})
+    written.date(written.version, 3.2)
+    return written, job
+
+
+def test_rewritten_partition_is_read_again():
+    written, job = corrected()
+    report = job.days(3)
+    assert {warning.kind for warning in report.warnings} == {"passed_versions", "added_file"}
+    with pytest.raises(IntervalError, match=r"/rewrite/DELETE of source 'rows' is new"):
+        job.days(1)
+    assert job.days(2).stopped_because == "done"
+    result = job.backfill(days(1))
+    assert result.outcome.value == "promoted"
+    assert sorted(job.arrived()) == ["0 a", "0 b", "1 c", "2 a", "2 b"]
+    assert job.days(1).stopped_because == "done"
+    written.append_at(4.1, "4 b", of=[4])
+    assert job.days(4).warnings == ()
+    assert sorted(job.arrived()) == sorted(written.names())
+
+
+def test_promoted_job_sees_the_next_correction():
+    written, job = corrected()
+    job.days(3)
+    assert job.backfill(days(1)).outcome.value == "promoted"
+    written.date(written.delete("2 a"), 3.3)
+    with pytest.raises(IntervalError, match=r"rewrite/DELETE"):
+        job.days(2)
+    assert job.backfill(days(2)).outcome.value == "promoted"
+    assert sorted(job.arrived()) == ["0 a", "0 b", "1 c", "2 b"]
+    assert job.took_days(4) == ["4 a"]
+
+
+def test_partition_rewritten_before_its_day_is_reported():
+    written, job = corrected()
+    written.date(written.delete("4 a"), 3.4)
+    job.days(3)
+    assert job.took_days(4) == ["4 a"]  # the commit is passed over, as on_change says
+    with pytest.raises(IntervalError, match=r"rewrite/DELETE"):
+        job.days(4)
+    assert job.backfill(days(4)).outcome.value == "promoted"
+    assert "4 a" not in job.arrived()
+
+
+def test_commits_that_rewrite_stop_a_job_unless_passed_over():
+    _, job = corrected(on_change="fail")
+    with pytest.raises(SourceError, match=r"removes or rewrites rows"):
+        job.days(3)
+    assert job.days(1).stopped_because == "done"
+
+
+def test_snapshot_of_partitions_is_read_by_day():
+    written, _ = corrected()
+    job = IntervalJob(written, start="snapshot", on_change="skip")
+    assert [sorted(job.took_days(number)) for number in range(3)] == [["0 a", "0 b"], ["1 c"], ["2 a", "2 b"]]
+    written.append_at(3.5, "3 a", of=[3])
+    assert [job.took_days(3), job.took_days(4)] == [["3 a"], ["4 a"]]
+
+
 def test_acknowledged_files_are_reported_no_more():
     written = DatedTable(by_day=True)
     written.append_at(0.5, "a", of=[0])
@@ -352,7 +421,7 @@ def test_way_of_telling_intervals_cannot_change():
     written.append_at(0.5, "a", of=[0])
     job = IntervalJob(written)
     job.days(0)
-    with pytest.raises(ConfigError, match=r"was read in another order up to 2024-03-01T000000\.000Z/.*interval\.by"):
+    with pytest.raises(ConfigError, match=r"was read in another order up to 2024-03-02T000000\.000Z: interval\.by"):
         job.configure(interval={"by": "committed"}).days(1)
     with pytest.raises(ConfigError, match=r"was read in another order"):
         job.configure(interval=None).run()

@@ -36,7 +36,7 @@ class DeltaErrors:
             return self._rewrite(commit, taken_in)
         read = commit.changes if self.config.change_feed and commit.changes else (*commit.appended, *commit.dropped)
         if self.config.gives_changes and state.partition_columns and any(not file.partition for file in read):
-            return self._without_partition(commit.version)
+            return self.without_partition(commit.version)
         return self._files(commit.version, read)
 
     def of_snapshot(self, version: int, state: TableState, files: tuple[LoggedFile, ...]) -> SourceError | None:
@@ -71,7 +71,8 @@ class DeltaErrors:
             f"them: set sources.{self.source}.skip_versions: {self._skipping(version)}"
         )
 
-    def _without_partition(self, version: int) -> SourceError:
+    def without_partition(self, version: int) -> SourceError:
+        """Return the error for a commit that removes files whose partition the log does not tell."""
         return SourceError(
             f"source '{self.source}': version {version} of {self.config.path} removes files, and the log does not "
             f"have their partition values. Nothing of it was taken in. {self.way_out(version)}"

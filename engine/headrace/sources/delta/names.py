@@ -12,9 +12,15 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-_NAME: Final = re.compile(
-    r"(?:([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}\.[0-9]{3})Z/)?([0-9]{1,20})/(?:([^/]+)/.*)?", re.DOTALL
-)
+REWRITTEN: Final = "rewrite"
+"""Kind of what stands for a commit that was passed over, in each interval of which it removed or rewrote rows. It has no rows."""
+
+SNAPSHOT: Final = "snapshot"
+"""Kind of the files of a version that is taken in as a whole."""
+
+_START_TEXT: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}\.[0-9]{3}"
+_NAME: Final = re.compile(rf"(?:{_START_TEXT}Z/)?([0-9]{{1,20}})/(?:([^/]+)/.*)?", re.DOTALL)
+_IN_INTERVAL: Final = re.compile(rf"({_START_TEXT})Z(?:/.*)?", re.DOTALL)
 _START: Final = "%Y-%m-%dT%H%M%S.%f"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -26,6 +32,11 @@ def file_name(version: int, kind: str, path: str, start: int | None = None) -> s
     return name if start is None else f"{_start_text(start)}/{name}"
 
 
+def end_place(end: int) -> str:
+    """Return the place behind all files whose intervals start before `end` (ms), and before all others."""
+    return _start_text(end)
+
+
 def version_text(version: int) -> str:
     """Return a version with all of its digits."""
     return f"{version:020d}"
@@ -34,19 +45,19 @@ def version_text(version: int) -> str:
 def version_of(name: str) -> int:
     """Return the version in the name of a table's file; -1 without one."""
     match = _NAME.fullmatch(name)
-    return -1 if match is None else int(match[2])
+    return -1 if match is None else int(match[1])
 
 
 def kind_of(name: str) -> str:
     """Return the kind in the name of a table's file: appended rows, a snapshot, or one side of changes."""
     match = _NAME.fullmatch(name)
-    return "" if match is None else match[3] or ""
+    return "" if match is None else match[2] or ""
 
 
 def start_of(name: str) -> int | None:
-    """Return the start of the interval in the name of a table's file (ms); None without one."""
-    match = _NAME.fullmatch(name)
-    if match is None or match[1] is None:
+    """Return the start of the interval in the name of a table's file, or the end in an `end_place` (ms); None without one."""
+    match = _IN_INTERVAL.fullmatch(name)
+    if match is None:
         return None
     return (datetime.strptime(match[1], _START).replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 

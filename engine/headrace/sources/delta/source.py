@@ -20,7 +20,7 @@ from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.records.source_columns import EventTimeLimit
 from headrace.sources.delta.errors import DeltaErrors
 from headrace.sources.delta.intervals import TableIntervals, divide, intervals_of_table, known_version, late_error
-from headrace.sources.delta.names import file_name, kind_of, start_of, version_of
+from headrace.sources.delta.names import REWRITTEN, SNAPSHOT, end_place, file_name, kind_of, start_of, version_of
 from headrace.sources.delta.net_changes import ChangedFile, net_changes
 from headrace.sources.delta.policy import is_passed_over, is_rewrite
 from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, row_count, source_rows
@@ -48,7 +48,6 @@ from headrace.storage.table import TableMissingError
 from headrace.tables.folder import JobFolder
 
 APPENDED: Final = "add"
-SNAPSHOT: Final = "snapshot"
 _MINUS: Final[Side] = "minus"
 _PLUS: Final[Side] = "plus"
 _NET: Final = "-net"
@@ -156,6 +155,9 @@ class DeltaSource(Source):
         intervals.check(want)
         unread = self._unread(since)
         listed, new = self._files_ahead(place, versions, want, has_unread=bool(unread))
+        if want.rereads and any(kind_of(file.name) == REWRITTEN for file in new):
+            place = _Place(versions[-1], versions[-1])
+            listed, new = self._files_ahead(place, versions, want, has_unread=bool(unread))
         parts = divide(new, since, want, intervals)
         if parts.late and self._config.on_changed_file == "fail":
             raise late_error(self._errors, parts.late)
@@ -170,6 +172,7 @@ class DeltaSource(Source):
             place.snapshot,
             place.is_provisional,
             self._passed_between(max(place.version, known_version(since) + 1), listed),
+            end_place(want.interval.end) if want.interval is not None and self._config.pattern is not None else "",
             listed if parts.waiting else None,
             parts.late,
             tuple(intervals.new_times(want, listed)),
@@ -293,7 +296,7 @@ class DeltaSource(Source):
         left = ahead.files[len(files) :]
         reached = min([ahead.reach.version, *(version_of(file.name) - 1 for file in left)])
         position = TablePosition(
-            last=max((*(file.name for file in files), since.last)),
+            last=max((*(file.name for file in files), since.last, ahead.reach.last)),
             begun=since.begun,
             rows=since.rows,
             table_id=ahead.reach.table,
@@ -398,7 +401,7 @@ class DeltaSource(Source):
                 commit = self._log.commit(version)
                 if checked and is_passed_over(commit, self._config.on_change):
                     self._passed_over[version] = _passed_version(commit)
-                    return []
+                    return [*self._rewritten(commit, state)]
                 problem = self._errors.of_commit(commit, state, taken_in)
                 files = [] if problem is not None and checked else [*self._of_commit(commit, state)]
         except (StoreError, TableMissingError) as error:
@@ -411,6 +414,17 @@ class DeltaSource(Source):
         if problem is None:
             self._files[version, version == snapshot] = files
         return files
+
+    def _rewritten(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
+        """Yield what stands for a commit that is passed over in each of the intervals that it rewrote, where columns give them."""
+        if self._config.pattern is None or self._intervals is None:
+            return
+        files = (*commit.dropped, *commit.appended)
+        if any(not file.partition for file in files):
+            raise self._errors.without_partition(commit.version)
+        starts = (self._intervals.start_in_name(commit.version, file, state) for file in files)
+        for start in sorted({start for start in starts if start is not None}):
+            yield SourceFile(file_name(commit.version, REWRITTEN, commit.operation, start), self._config.path, 0)
 
     def _of_commit(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
         if self._config.change_feed and commit.changes:

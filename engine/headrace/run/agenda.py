@@ -282,7 +282,7 @@ def _backfill(now: Now) -> Step | StoppedBecause:
     if part.requeue is not None:
         return Repeat(part.requeue)
     live = now.followed.next() if part.interval is None else now.followed.of_interval(part.interval)
-    return TakeIn(SliceRequest(part.interval, part.sources, follows=now.followed.later(live), rereads=True), live)
+    return TakeIn(SliceRequest(part.interval, part.sources, follows=now.followed.later(live)), live)
 
 
 def _rest(now: Now) -> Step | StoppedBecause | None:

@@ -271,8 +271,7 @@ class Intake:
         recorded = [] if self._config.reads_latest_tables else wanted.recorded(name)
         source.begin(at.sources.get(name, NO_FACTS), at.timeline([name]), recorded)
         self._check_format(name, at.sources.get(name, NO_FACTS))
-        want = Want(at.taken_in.get(name, TakenIn()), wanted.interval, until, meets=meets, rereads=wanted.rereads)
-        return source.plan(facts, want)
+        return source.plan(facts, Want(at.taken_in.get(name, TakenIn()), wanted.interval, until, meets=meets))
 
     def _check_format(self, name: str, facts: SourceFacts) -> None:
         """Refuse a source that has changed its kind (folder, table, topic): its position has no meaning there."""

@@ -85,8 +85,6 @@ class SliceRequest:
     until: Mapping[str, SourceFacts] | None = None
     ends: bool = False
     follows: Sequence[Mapping[str, SourceFacts]] = ()
-    rereads: bool = False
-    """The slice belongs to a backfill, on whose branch input is read again."""
 
     @property
     def is_whole(self) -> bool:

@@ -198,8 +198,6 @@ class Want:
     interval: Interval | None = None
     until: str | None = None
     meets: bool = False
-    rereads: bool = False
-    """The slice belongs to a backfill: what was changed since the job read it is read as it is now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ Which interval a file has depends on the table alone, never on when a run looked
                      was behind counts as a millisecond after the one before it. A time is recorded when a checkpoint first sees it
     by: partition    the period that the value of its partition column names
 
-A commit that is passed over (`on_change`) changes the intervals of the partitions that it rewrites. A backfill takes these in as one version has them.
+A commit that is passed over (`on_change`) rewrites intervals: those of the partitions in which it removes or rewrites rows. Such an interval is taken
+in as the last version has it; if it was taken in before, the commit is late.
 
 A run of an interval takes in the files of the interval, in the order (interval, version, path). A file that comes to an interval which was taken in
 before is late: runs pass it over and report it, until a backfill takes it in or somebody acknowledges it.
@@ -15,7 +16,7 @@ before is late: runs pass it over and report it, until a backfill takes it in or
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, NamedTuple, Protocol
 
@@ -23,7 +24,7 @@ from headrace import clock
 from headrace.config import IntervalOptions, SourceConfig
 from headrace.errors import ConfigError, IntervalError, SourceError
 from headrace.sources.delta.errors import DeltaErrors
-from headrace.sources.delta.names import REWRITTEN, SNAPSHOT, kind_of, start_of, version_of
+from headrace.sources.delta.names import REWRITTEN, kind_of, start_of, version_of
 from headrace.sources.interval import Interval, timestamp_text
 from headrace.sources.position import LateFile, SourceFacts, TablePosition
 from headrace.sources.source import SourceFile, TakenIn, Want
@@ -203,9 +204,15 @@ class Division:
 
     taken: tuple[SourceFile, ...]
     late: tuple[LateFile, ...]
-    """Files of intervals that were taken in before they came, and commits that rewrote rows of intervals that are taken in."""
+    """Files of intervals that were taken in before they came."""
     waiting: tuple[SourceFile, ...]
     """Files of later intervals."""
+    rewritten: frozenset[int] = frozenset()
+    """Starts of wanted intervals with commits that are passed over (ms): `taken` lacks their files, which the last version has."""
+
+    def with_files(self, files: Iterable[SourceFile]) -> Division:
+        """Return the division with more files to take."""
+        return replace(self, taken=tuple(sorted((*self.taken, *files), key=lambda file: file.name)))
 
     def whole_up_to(self, version: int) -> int:
         """Return the last version, up to `version`, with all files taken up."""
@@ -226,28 +233,23 @@ def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, interval
     known, reached, wanted = known_version(since), want.taken_in.reached, want.interval
     beginning = want.taken_in.intervals[0].start if want.taken_in.intervals else 0
     begun = {*since.begun}
-    behind = [
-        own
-        for own in placed
-        if reached is not None and own.interval.start < reached and kind_of(own.file.name) != SNAPSHOT
-    ]
-    rewritten = [
-        own for own in placed if kind_of(own.file.name) == REWRITTEN and wanted is not None and _is_in(own, wanted)
-    ]
+    behind = [own for own in placed if reached is not None and own.interval.start < reached]
     on_time = [
         own for own in placed if (reached is None or own.interval.start >= reached) and own.file.name not in begun
     ]
     if wanted is not None and reached is None and since.position is not None:
         _refuse_gap([own for own in on_time if own.interval.start < wanted.start], wanted)
-    taken = [own.file for own in on_time if own not in rewritten and _is_wanted(own, since, want)]
+    taken = [own for own in on_time if _is_wanted(own, since, want)]
+    rewritten = frozenset(own.interval.start for own in taken if kind_of(own.file.name) == REWRITTEN)
     return Division(
-        tuple(sorted(taken, key=lambda file: file.name)),
+        tuple(sorted((own.file for own in taken if own.interval.start not in rewritten), key=lambda file: file.name)),
         tuple(
             LateFile(file.name, interval.start, interval.end)
-            for file, interval in (*_new(behind, known, beginning), *rewritten)
-            if file.name not in begun
+            for file, interval in behind
+            if version_of(file.name) > known and file.name not in begun and interval.start >= beginning
         ),
         tuple(own.file for own in on_time if wanted is not None and own.interval.start >= wanted.end),
+        rewritten,
     )
 
 
@@ -265,20 +267,11 @@ def _placed(files: Iterable[SourceFile], intervals: TableIntervals) -> Iterator[
             yield _Placed(file, interval)
 
 
-def _new(behind: Iterable[_Placed], known: int, beginning: int) -> Iterator[_Placed]:
-    """Yield the files of versions that were not looked at before, unless they lie before the job's first interval."""
-    yield from (own for own in behind if version_of(own.file.name) > known and own.interval.start >= beginning)
-
-
-def _is_in(own: _Placed, wanted: Interval) -> bool:
-    return wanted.start <= own.interval.start < wanted.end
-
-
 def _is_wanted(own: _Placed, since: SourceFacts, want: Want) -> bool:
     if own.file.name <= since.last:
         return False
     if want.interval is not None:
-        return _is_in(own, want.interval)
+        return want.interval.start <= own.interval.start < want.interval.end
     return want.until is None or own.file.name <= want.until
 
 

@@ -155,10 +155,9 @@ class DeltaSource(Source):
         intervals.check(want)
         unread = self._unread(since)
         listed, new = self._files_ahead(place, versions, want, has_unread=bool(unread))
-        if want.rereads and any(kind_of(file.name) == REWRITTEN for file in new):
-            place = _Place(versions[-1], versions[-1])
-            listed, new = self._files_ahead(place, versions, want, has_unread=bool(unread))
         parts = divide(new, since, want, intervals)
+        if parts.rewritten:
+            parts = parts.with_files(self._files_now(versions, parts.rewritten))
         if parts.late and self._config.on_changed_file == "fail":
             raise late_error(self._errors, parts.late)
         self._later = parts.taken
@@ -171,13 +170,25 @@ class DeltaSource(Source):
             reached,
             place.snapshot,
             place.is_provisional,
-            self._passed_between(max(place.version, known_version(since) + 1), listed),
-            end_place(want.interval.end) if want.interval is not None and self._config.pattern is not None else "",
+            () if self._by_column else self._passed_between(place.version, listed),
+            end_place(want.interval.end) if want.interval is not None and self._by_column else "",
             listed if parts.waiting else None,
             parts.late,
             tuple(intervals.new_times(want, listed)),
         )
         return Ahead(want, files, files, reach)
+
+    @property
+    def _by_column(self) -> bool:
+        """Return whether the values of a column give the intervals: no version is passed over in all of them, then."""
+        return self._config.pattern is not None
+
+    def _files_now(self, versions: range, starts: Collection[int]) -> list[SourceFile]:
+        """Return the files that the last version has of intervals, by their starts."""
+        files = self._of_version(versions[-1], versions[-1], versions)
+        if isinstance(files, HeadraceError):
+            raise files
+        return [file for file in files if start_of(file.name) in starts]
 
     def listed(self, taken_in: TakenIn) -> Sequence[ListedFile]:
         """Return the files that no checkpoint has taken in, and the late ones that checkpoints have passed over.
@@ -200,9 +211,8 @@ class DeltaSource(Source):
 
     def _check_order(self, since: SourceFacts) -> None:
         """Refuse to read on in another order than that in which the last version was read."""
-        is_by_column = self._config.pattern is not None
         is_in_part = since.last != "" and version_of(since.last) > (since.version or 0)
-        if (start_of(since.last) is None and is_in_part) if is_by_column else start_of(since.last) is not None:
+        if (start_of(since.last) is None and is_in_part) if self._by_column else start_of(since.last) is not None:
             msg = (
                 f"source '{self._name}' was read in another order up to {since.last}: interval.by of its section has changed since. Nothing was taken "
                 f"in. Set it back, or begin a new job."
@@ -343,6 +353,10 @@ class DeltaSource(Source):
         if problem is not None:
             yield str(problem)
             return
+        column = None if self._config.intervals is None else self._config.intervals.column
+        partitioned_by = self._guarded(latest).partition_columns
+        if column is not None and column not in partitioned_by:
+            yield str(self._errors.no_partition_column(latest, column, partitioned_by))
         schema = self._guarded(latest).schema
         own = (CHANGE_TYPE,) if self._config.gives_changes else ()
         yield from (problem.why for problem in column_problems(self._node, schema, self._config.path, own))
@@ -417,7 +431,7 @@ class DeltaSource(Source):
 
     def _rewritten(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
         """Yield what stands for a commit that is passed over in each of the intervals that it rewrote, where columns give them."""
-        if self._config.pattern is None or self._intervals is None:
+        if not self._by_column or self._intervals is None:
             return
         files = (*commit.dropped, *commit.appended)
         if any(not file.partition for file in files):

@@ -19,11 +19,11 @@ from headrace.log.lineage import Lineage
 from headrace.log.log import CheckpointLog
 from headrace.plan.loader import plan_of, sink_schemas
 from headrace.sinks.delta import DeltaTableSink
-from headrace.sinks.sink import OutputFile, SparkWriters
-from headrace.spark.writers import merge_through
+from headrace.sinks.sink import OutputFile, SparkRows, SparkWriters
+from headrace.spark.writers import writer_through
 from headrace.storage.files import Files
 from headrace.storage.storage import Storage
-from headrace.storage.table import ROW_KIND
+from headrace.storage.table import ROW_KIND, Transaction
 from headrace.tables.folder import JobFolder
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints, outcome, sink_rows
@@ -67,7 +67,7 @@ def test_publishing_a_checkpoint_again_does_nothing(home, run, spark, through, m
     run(home, **QUICK)
     config = home.config()
     before, at = outcome(config), versions(config)
-    publisher = Publisher(config, sink_schemas(plan_of(config.code)), merge_through(spark))
+    publisher = Publisher(config, sink_schemas(plan_of(config.code)), SparkWriters(write=writer_through(spark)))
     line = Lineage(checkpoints(config))
     assert line.head is not None
     assert publisher.publish(line.head, line) == 0
@@ -85,8 +85,10 @@ def test_spark_itself_skips_a_merge_that_was_published(home, run, spark, monkeyp
     before, at = outcome(config), versions(config)
     checkpoint = checkpoints(config)[-1]
     paths = [f"{config.job_folder}/{file.path}" for file in checkpoint.outputs["lines_by_item"]]
-    merge = merge_through(spark)
-    merge(config.sinks["lines_by_item"].path, paths, ["item"], app_id="purchases/lines_by_item", version=1)
+    write = writer_through(spark)
+    transaction = Transaction("purchases/lines_by_item", 1)
+    table = config.sinks["lines_by_item"].path
+    write(SparkRows(uri=table, files=tuple(paths), transaction=transaction, keys=("item",)))
     assert versions(config) == at
     assert outcome(config) == before
 
@@ -100,7 +102,7 @@ def test_merge_without_effect_is_recorded(home, run, spark, through):
     schema = sink_schemas(plan_of(config.code))["lines_by_item"][0]
     absent = {name: pa.nulls(1, schema.field(name).type) for name in schema.names} | {ROW_KIND: ["-D"], "item": ["?"]}
     file = Storage(config.job_folder).stage("outputs/absent.parquet", pa.table(absent))
-    with open_job(config, "batch", writers=SparkWriters(merge=merge_through(spark))) as job:
+    with open_job(config, "batch", writers=SparkWriters(write=writer_through(spark))) as job:
         outputs = {"lines_by_item": [OutputFile(file.path, file.rows, file.size)]}
         checkpoint = job.commit(Kind.BATCH, outputs=outputs)
     Path(config.job_folder, file.path).unlink()

@@ -44,6 +44,7 @@ from headrace.names import counted
 from headrace.plan.loader import plan_of, sink_schemas
 from headrace.plan.stages import Plan
 from headrace.sinks.sink import NO_WRITERS, Publication, Sink, SparkWriters
+from headrace.sinks.table_fit import Staging
 from headrace.storage.files import StagedFile
 from headrace.storage.table import TableMissingError
 from headrace.tables.changelog import stage_state
@@ -115,9 +116,10 @@ def open_job(
     with _while_the_branch_is_there(config), lease.claimed(force=force):
         refuse_dropped(config)  # a drop marks the job while it holds the lease: no drop can begin from here on
         sinks, publisher = (sinks, publisher) if plan is not None else _fitting(config, sinks, publisher)
-        publisher.check_columns()
+        publisher.check_columns({} if log.last is None else to_schemas(log.last.sink_tables))
         if plan is not None:
             check_sink_keys(config, log, sinks)
+            _refuse_without_spark(config, publisher, writers)
         # This must follow the claim: until then another run may publish, and the sinks may be newer than this log.
         try:
             publishes = sink_check(config, log.checkpoints, publisher.sinks)
@@ -139,6 +141,17 @@ def open_job(
         if publishes:  # before a restore, migrations could take ids of checkpoints that a sink has and the log has lost
             job.migrate_format()
         yield job
+
+
+def _refuse_without_spark(config: JobConfig, publisher: Publisher, writers: SparkWriters) -> None:
+    """Raise `ConfigError` for sinks whose tables only Spark can write, in a run without it."""
+    if writers.write is None and (problems := [*publisher.needs_spark()]):
+        listed = "\n".join(f"- {problem}" for problem in problems)
+        msg = (
+            f"job '{config.job}' needs Spark, and this run has none. Nothing was taken in.\n{listed}\nRun it on Spark: headrace run "
+            f"{config.job} --runner spark"
+        )
+        raise ConfigError(msg)
 
 
 @contextmanager
@@ -195,6 +208,11 @@ class OpenJob:
     def run_id(self) -> str:
         """Return the run that holds the job."""
         return self._lease.run_id
+
+    @property
+    def stagings(self) -> dict[str, Staging]:
+        """Return how tasks stage rows, by sink, so that they fit the tables."""
+        return self._publisher.stagings
 
     @property
     def attempt_id(self) -> str:
@@ -354,7 +372,7 @@ class OpenJob:
     def write_sinks_as(self, tables: SinkTables) -> None:
         """Publish with other columns from here on. Raises `ConfigError` when a sink cannot take them."""
         publisher = self._publisher.writing(to_schemas(tables))
-        publisher.check_columns()
+        publisher.check_columns(to_schemas(self.sink_tables))
         check_sink_keys(self.config, self._log, tables)
         publisher.create_sinks(self.lineage)
         self._publisher, self.sink_tables = publisher, tables

@@ -21,6 +21,7 @@ from headrace.log.lineage import Lineage
 from headrace.log.sink_history import claim_of, foreign_owner, names_of_owner, version_at_fork, version_of
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER, NO_WRITERS, Delivery, Publication, Sink, SparkWriters
+from headrace.sinks.table_fit import Staging
 from headrace.storage.refusals import doing
 from headrace.storage.table import Claim, Snapshot, TableMissingError, VersionTakenError
 
@@ -41,6 +42,8 @@ class Publisher:
         self._sinks: Mapping[str, Sink] = {
             name: sink_of(config, name, schema, keys, writers) for name, (schema, keys) in sorted(schemas.items())
         }
+        self.stagings: dict[str, Staging] = {}
+        """How tasks stage rows, by sink, so that they fit the tables; empty before `create_sinks`."""
 
     @property
     def sinks(self) -> Mapping[str, Sink]:
@@ -51,15 +54,21 @@ class Publisher:
         """Return a publisher that writes the sinks with other columns."""
         return Publisher(self._config, schemas, self._writers)
 
-    def check_columns(self) -> None:
-        """Raise `ConfigError` for sinks whose existing tables have other columns than the pipeline writes."""
-        if problems := [*self.column_problems()]:
+    def check_columns(self, recorded: SinkSchemas) -> None:
+        """Raise `ConfigError` for sinks whose existing tables do not fit the pipeline's columns. `recorded` are those written so far."""
+        if problems := [*self.column_problems(recorded)]:
             raise ConfigError("\n".join(problems))
 
-    def column_problems(self) -> Iterator[str]:
-        """Yield a sentence for each sink whose existing table has other columns than the pipeline writes."""
-        for sink in self._sinks.values():
-            yield from sink.column_problems()
+    def column_problems(self, recorded: SinkSchemas) -> Iterator[str]:
+        """Yield a sentence for each sink whose existing table does not fit the columns that the pipeline writes."""
+        for name, sink in self._sinks.items():
+            yield from sink.column_problems(recorded[name][0].names if name in recorded else ())
+
+    def needs_spark(self) -> Iterator[str]:
+        """Yield a sentence for each sink whose table only Spark can write."""
+        for name, table in self.tables().items():
+            if features := self._sinks[name].needs_spark(table):
+                yield f"sink '{name}': only Spark can write the table at {self._sinks[name].uri}: it has {', '.join(features)}"
 
     def unfit(self) -> set[str]:
         """Return the sinks whose tables are missing, or have other columns than these."""
@@ -113,6 +122,7 @@ class Publisher:
                 sink.create(claim)
             crash_points.reached("claim.created")
             tables[sink.name] = _claimed(sink, claim)
+        self.stagings = {name: self._sinks[name].staging(table) for name, table in tables.items()}
         return tables
 
     def statuses(self) -> dict[str, SinkStatus]:

@@ -100,7 +100,7 @@ def _stored_sink_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> 
     try:
         sinks = sinks_of(config, log, plan)
         publisher = Publisher(config, to_schemas(sinks))
-        yield from publisher.column_problems()
+        yield from publisher.column_problems({} if log.last is None else to_schemas(log.last.sink_tables))
         yield from publisher.rule_problems(publisher.tables())
         yield from sink_key_problems(config, log, sinks)
         check_sinks(config, log.checkpoints)

@@ -72,7 +72,7 @@ def take_over(config: JobConfig, sink: str, why: str, run_id: str) -> Checkpoint
     log = CheckpointLog(JobFolder.of(config))
     tables = sinks_of(config, log, plan_of(config.code))
     schemas = to_schemas({sink: tables[sink]})
-    Publisher(config, schemas).check_columns()
+    Publisher(config, schemas).check_columns({})
     others = _under_owners(config, log, besides=sink)
     with open_job(replace(config, sinks=others), run_id, create=True) as job:
         owner = other_owner(config, sink).owner

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import accumulate, chain
 from keyword import iskeyword
 from types import NoneType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -19,16 +19,18 @@ from headrace.records.column_types import Column
 from headrace.records.foreign_values import shown
 from headrace.records.problems import UnfitValue
 
+_ADVICE: Final = "What is stored must be the same when it is read again: let it emit values of the declared types."
+
 
 class UnfitRecord(ValueError):  # noqa: N818 - it names the record, as "bad row" does
     """A record holds a value that its columns cannot represent as JSON does.
 
-    `index` is its position among the records, `field` the path to the value in it, as in `lines[2].price`.
+    `index` is its position among the records, `field` the path to the value in it, as in `lines[2].price`. `advice` are sentences.
     """
 
-    def __init__(self, index: int, field: str, why: str) -> None:
+    def __init__(self, index: int, field: str, why: str, advice: str = _ADVICE) -> None:
         super().__init__(f"record {index}: {field} {why}" if field else f"record {index} {why}")
-        self.index, self.field, self.why = index, field, why
+        self.index, self.field, self.why, self.advice = index, field, why, advice
 
 
 def to_array(values: Sequence[Any], column: Column, *, sink: bool = False) -> pa.Array:

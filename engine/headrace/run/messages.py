@@ -12,6 +12,7 @@ from headrace.options import AsyncStateOptions, MaterializerOptions
 from headrace.records.source_columns import EventTimeLimit
 from headrace.run.services import LiveResponses
 from headrace.sinks.sink import OutputFile
+from headrace.sinks.table_fit import PLAIN, Staging
 from headrace.sources.row_check import RefusedRows
 from headrace.sources.source import InputFile
 from headrace.state.ttl import TtlHistory
@@ -38,14 +39,18 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     sinks: dict[str, str]
     appended: tuple[str, ...] = ()
     """Sinks that rows are only added to."""
-    partition_by: dict[str, tuple[str, ...]] = {}
-    """Partition columns of the table, by sink."""
+    stagings: dict[str, Staging] = {}
+    """How rows are staged, by sink, so that they fit the tables."""
     folders: tuple[str, ...] = ()
     """Sinks whose partitions are folders."""
     limits: dict[str, EventTimeLimit] = {}
     """Latest event time of a good row, by source or keyed operator; without an entry, any."""
     progress_from: int | None = None
     """Timestamp from which on tasks report progress (ms); None: never."""
+
+    def staging(self, sink: str) -> Staging:
+        """Return how rows of a sink are staged."""
+        return self.stagings.get(sink, PLAIN)
 
 
 class AsyncSettings(msgspec.Struct, frozen=True, kw_only=True):

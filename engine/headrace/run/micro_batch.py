@@ -114,7 +114,7 @@ class MicroBatch:
             versions=job.versions,
             sinks={name: sink.table_path for name, sink in config.sinks.items()},
             appended=config.appended,
-            partition_by={name: sink.partition_by for name, sink in config.sinks.items() if sink.partition_by},
+            stagings=job.stagings,
             folders=tuple(name for name, sink in config.sinks.items() if sink.kind.has_folders),
             limits=event_time_limits(plan, config.sources, processing_time),
             progress_from=watch.progress_from(),

@@ -115,8 +115,15 @@ class TaskOutput:
         self.report.transit_bytes[stage_name] = self.report.transit_bytes.get(stage_name, 0) + staged.size
 
     def append_table(self, sink: str, rows: pa.Table) -> None:
-        """Stage rows, at least one, with the columns of an append-only sink."""
-        columns = self._batch.partition_by.get(sink, ())
+        """Stage rows, at least one, with the columns of an append-only sink.
+
+        Raises `UnfitRecord` for a row that the sink's table cannot hold.
+        """
+        staging = self._batch.staging(sink)
+        rows, columns = staging.fitted(rows), staging.partition_by
+        if not staging.in_table:
+            self._stage_apart(sink, rows)
+            return
         check_folder_names(rows, columns, is_merged=sink not in self._batch.folders)
         for partition, part in by_partition(rows, columns):
             name = f"{folders_of(partition)}{self._file_name()}"
@@ -163,15 +170,18 @@ class TaskOutput:
     def _merge(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         """Stage net changes for a merge: the sink's columns and the row kind."""
         schema = sink_schema(sink.record, sink.primary_key, sink.names)
-        rows = _sink_columns(emitted, schema, sink.record)
-        columns = self._batch.partition_by.get(sink.name, ())
-        check_partition_values(rows, columns)
-        check_folder_names(rows, columns, is_merged=True)
+        staging = self._batch.staging(sink.name)
+        rows = staging.fitted(_sink_columns(emitted, schema, sink.record))
+        check_partition_values(rows, staging.partition_by)
+        check_folder_names(rows, staging.partition_by, is_merged=True)
         kinds = _symbols(emitted)
-        rows = rows.append_column(pa.field(ROW_KIND, pa.string(), nullable=False), kinds)
-        name = f"{OUTPUTS}/{sink.name}/{self._file_name()}"
-        staged = self._batch.folder.stage(name, rows)
-        self._output(sink.name, OutputFile(staged.path, staged.rows, staged.size))
+        self._stage_apart(sink.name, rows.append_column(pa.field(ROW_KIND, pa.string(), nullable=False), kinds))
+
+    def _stage_apart(self, sink: str, rows: pa.Table) -> None:
+        """Stage rows in the job's folder, for a writer of the sink's table."""
+        staged = self._batch.folder.stage(f"{OUTPUTS}/{sink}/{self._file_name()}", rows)
+        apart = not self.merges_into(sink)
+        self._output(sink, OutputFile(staged.path, staged.rows, staged.size, apart=apart))
 
     def _output(self, sink: str, file: OutputFile) -> None:
         self.report.outputs.setdefault(sink, []).append(file)

@@ -53,10 +53,7 @@ def refusing_unfit(maker: str, emitted: Sequence[Emitted]) -> Iterator[None]:
     try:
         yield
     except UnfitRecord as error:
-        why = (
-            f"it emitted this record, and {error.field or 'it'} {error.why}: what is stored must be the same when it is read "
-            "again. Let it emit values of the declared types."
-        )
+        why = f"it emitted this record, and {error.field or 'it'} {error.why}. {error.advice}"
         raise UserFunctionError(maker, None, f"{emitted[error.index].record!r:.500}", why) from error
 
 

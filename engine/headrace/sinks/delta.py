@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Self
@@ -14,8 +14,19 @@ from headrace.config import JobConfig
 from headrace.errors import StorageError
 from headrace.names import counted
 from headrace.sinks.layout import layout_problems
-from headrace.sinks.sink import NEVER, NO_WRITERS, Deliveries, FolderDifferences, OutputFile, Publication, SparkWriters
-from headrace.storage.delta_commits import APPEND_ONLY, not_null
+from headrace.sinks.sink import (
+    NEVER,
+    NO_WRITERS,
+    Deliveries,
+    FolderDifferences,
+    OutputFile,
+    Publication,
+    SparkRows,
+    SparkWriters,
+    WriteRows,
+)
+from headrace.sinks.table_fit import Staging, TableFit
+from headrace.storage.delta_commits import APPEND_ONLY
 from headrace.storage.files import StagedFile
 from headrace.storage.overlay import OverlaySnapshot, changes_of_branch, own_rows
 from headrace.storage.storage import Storage
@@ -142,47 +153,48 @@ class DeltaTableSink:
         ]
         self.store.append(table.version, table.schema, [], CommitInfo(claim=claim, further=tuple(positions)))
 
-    def column_problems(self) -> Iterator[str]:
-        """Yield a sentence for each reason why the pipeline's columns do not fit the existing table."""
+    def column_problems(self, before: Collection[str] = ()) -> Iterator[str]:
+        """Yield a sentence for each reason why the pipeline's columns do not fit the existing table.
+
+        `before` are the columns that the pipeline is known to have written: it must not leave one out.
+        """
         wrong = [*layout_problems(self.schema, self.partition_by, self.cluster_by)]
         yield from (f"sinks.{self.name}.{problem}" for problem in wrong)
         if wrong:
             return
         try:
-            latest = self.latest()
-            table, partitions = latest.schema, latest.partition_columns
+            fit = self.fit(self.latest())
         except TableMissingError:
             return
-        elsewhere = self._elsewhere(latest)
-        if partitions != self.partition_by and (self.partition_by or self.mode == "append"):
+        table, elsewhere = fit.table, f"Nothing was written: take the change back, or {self._elsewhere(fit.table)}."
+        if self.partition_by and table.partition_columns != self.partition_by:
             yield (
-                f"sink '{self.name}' at {self.uri} is partitioned by {', '.join(partitions) or 'nothing'}; the job's file says "
+                f"sink '{self.name}' at {self.uri} is partitioned by {', '.join(table.partition_columns) or 'nothing'}; the job's file says "
                 f"partition_by: {list(self.partition_by)}. A table keeps the partitions that it was created with. Nothing was written: "
-                f"change sinks.{self.name}.partition_by back, or {elsewhere}."
+                f"change sinks.{self.name}.partition_by back, or {self._elsewhere(table)}."
             )
             return
-        if not {*table.names} <= {*self.schema.names}:
+        others = {*table.schema.names} - {*self.schema.names}
+        if {*before} & others or (others and fit.missing and self.owner(table) is None):
             yield (
-                f"sink '{self.name}' at {self.uri} has the columns {', '.join(sorted(table.names))}; the pipeline writes "
-                f"{', '.join(self.schema.names)}. Nothing was written: take the change back, or {elsewhere}."
+                f"sink '{self.name}' at {self.uri} has the columns {', '.join(sorted(table.schema.names))}; the pipeline writes "
+                f"{', '.join(self.schema.names)}. {elsewhere}"
             )
             return
-        if new_keys := [key for key in self.keys if key not in table.names]:
+        yield from (f"sink '{self.name}' at {self.uri} {problem}. {elsewhere}" for problem in fit.problems())
+        for column, kind in fit.misfits():
             yield (
-                f"sink '{self.name}' at {self.uri} has no column {', '.join(new_keys)}, which is of the primary key now: "
-                f"existing rows would have no value there. Nothing was written: take the change back, or {elsewhere}."
+                f"column '{column.name}' of sink '{self.name}' at {self.uri} is {kind}; the pipeline writes "
+                f"{column.type}. {elsewhere}"
             )
-            return
-        for column in self.schema:
-            if column.name not in table.names:
-                continue
-            kind = table.field(column.name).type
-            # A merge casts numbers and times. An append adds files unchanged, and a reader of the table would fail on other types.
-            if kind != column.type and not (self.mode == "merge" and _is_cast(kind, column.type)):
-                yield (
-                    f"column '{column.name}' of sink '{self.name}' at {self.uri} is {kind}; the pipeline writes "
-                    f"{column.type}. Nothing was written: take the change back, or {elsewhere}."
-                )
+
+    def fit(self, table: Snapshot, /) -> TableFit:
+        """Return how the pipeline's columns fit a version of the table."""
+        return TableFit(self.schema, self.keys, table)
+
+    def staging(self, table: Snapshot, /) -> Staging:
+        """Return how tasks stage rows for the table."""
+        return self.fit(table).staging
 
     def _elsewhere(self, table: Snapshot) -> str:
         """Return the way on to another table, as a clause. What was published to the present one is to be published again."""
@@ -194,14 +206,9 @@ class DeltaTableSink:
     def new_columns(self) -> pa.Schema:
         """Return the columns that the pipeline writes and the existing table lacks."""
         try:
-            return self._missing_from(self.latest())
+            return pa.schema(self.fit(self.latest()).missing)
         except TableMissingError:
             return pa.schema([])
-
-    def _missing_from(self, table: Snapshot) -> pa.Schema:
-        """Return the columns that a table lacks. They are nullable, since existing rows have no values there."""
-        names = {*table.schema.names}
-        return pa.schema([column.with_nullable(True) for column in self.schema if column.name not in names])
 
     def latest(self) -> Snapshot:
         """Return the latest version of the table. Raises `TableMissingError` where there is none."""
@@ -227,45 +234,78 @@ class DeltaTableSink:
         deltalake's MERGE makes no commit when it changes nothing (Spark's does), so the transaction is not recorded. That
         happens when a key was added and deleted within a micro-batch, or when another program has removed the row to delete.
         Raises `VersionTakenError` when another program wrote to the table meanwhile, `StorageError` when a staged file is gone
-        or cut off, `TableRefusedError` for rows that break a rule of the table, and `OSError` when the storage refuses.
+        or cut off, or where Spark is needed and not there, `TableRefusedError` for rows that break a rule of the table, and `OSError`
+        when the storage refuses.
         """
         self._check_staged(files, publication.checkpoint_id)
-        # Checked at each write: a restored table has the columns of its old version again.
-        parent, names = self._with_columns(table)
-        if self.only_appends and {*self.rules(table)} <= {APPEND_ONLY}:
-            self.store.append(parent, self.schema, _staged(files), self._info(publication))
-            return
-        if self.only_appends:  # adding files would add rows that break a rule
-            self.store.append_rows(parent, self._rows_of(files), self._info(publication), is_checked=True)
-            return
-        paths = [self.folder.within(file.path) for file in files]
-        merge = None if isinstance(table, OverlaySnapshot) or not _spark_takes(self.schema) else self.writers.merge
-        if merge is not None and sum(file.rows for file in files) > self.spark_above_rows:
-            merge(self.uri, paths, self.keys, app_id=self.app_id, version=publication.checkpoint_id)
+        if (write := self._spark_writer(table, files, publication)) is not None:
+            write(self._rows_for_spark(table, files, publication))
             for version in range(table.version, self.latest().version):
                 self.store.sync(version + 1)
             return
-        changes = pa.concat_tables([self.folder.parquet(file.path) for file in files])
-        for name in names:  # staged before the pipeline had the column
-            if name not in changes.schema.names:
-                changes = changes.append_column(name, pa.nulls(len(changes), self.schema.field(name).type))
-        self.store.merge(parent, changes_of_branch(table, changes), self.keys, self._info(publication))
+        # Checked at each write: a restored table has the columns of its old version again.
+        parent, names = self._with_columns(table)
+        if not self.only_appends:
+            self.store.merge(parent, self._changes(table, names, files), self.keys, self._info(publication))
+        elif self.fit(table).takes_files and not any(file.apart for file in files):
+            self.store.append(parent, self.schema, _staged(files), self._info(publication))
+        else:  # a file of the table would add rows that break a rule, or columns under other names
+            self.store.append_rows(parent, self._rows_of(table, files), self._info(publication), is_checked=True)
 
-    def _rows_of(self, files: Sequence[OutputFile]) -> pa.Table:
-        """Read the staged rows of an append, with the values of partition columns, which the files lack."""
-        parts = []
+    def _spark_writer(self, table: Snapshot, files: Sequence[OutputFile], publication: Publication) -> WriteRows | None:
+        """Return the writer of Spark where it is needed, or is faster. Raises `StorageError` where it is needed and not there."""
+        if isinstance(table, OverlaySnapshot):
+            return None
+        if needed := self.needs_spark(table):
+            if self.writers.write is None:
+                msg = (
+                    f"checkpoint {publication.checkpoint_id} is committed, and only Spark can write it to sink '{self.name}' at {self.uri} "
+                    f"(the table has {', '.join(needed)}). The next run on Spark publishes it first: headrace run {self.job}"
+                )
+                raise StorageError(msg)
+            return self.writers.write
+        is_large = not self.only_appends and sum(file.rows for file in files) > self.spark_above_rows
+        return self.writers.write if is_large and _spark_takes(self.schema) else None
+
+    def _rows_for_spark(self, table: Snapshot, files: Sequence[OutputFile], publication: Publication) -> SparkRows:
+        return SparkRows(
+            uri=self.uri,
+            files=tuple(self._folder_of(file).within(file.path) for file in files),
+            transaction=Transaction(self.app_id, publication.checkpoint_id),
+            keys=self.keys,
+            variants=self.fit(table).form.variants,
+        )
+
+    def needs_spark(self, table: Snapshot, /) -> tuple[str, ...]:
+        """Return the features of the table for which only Spark writes rows, in words; without any, no Spark is needed."""
+        return self.fit(table).needs_spark
+
+    def _changes(self, table: Snapshot, names: Sequence[str], files: Sequence[OutputFile]) -> pa.Table:
+        """Read staged changes, with nulls in columns that the pipeline did not have when they were staged."""
+        changes = pa.concat_tables([self.folder.parquet(file.path) for file in files])
+        for name in names:
+            if name not in changes.schema.names and name in self.schema.names:
+                changes = changes.append_column(name, pa.nulls(len(changes), self.schema.field(name).type))
+        return changes_of_branch(table, changes)
+
+    def _rows_of(self, table: Snapshot, files: Sequence[OutputFile]) -> pa.Table:
+        """Read the staged rows of an append, with the values of partition columns, which files of the table lack."""
+        parts, columns = [], table.schema
         for file in files:
-            rows = self.folder.at(self.store.uri).parquet(file.path)
+            rows = self._folder_of(file).parquet(file.path)
             for name, text in file.partition.items():
-                value = pa.scalar(text, pa.string()).cast(self.schema.field(name).type)
+                value = pa.scalar(text, pa.string()).cast(columns.field(name).type)
                 rows = rows.append_column(name, pa.repeat(value, len(rows)))
             parts.append(rows.select([name for name in self.schema.names if name in rows.schema.names]))
         return pa.concat_tables(parts)
 
+    def _folder_of(self, file: OutputFile) -> Storage:
+        """Return the folder that a staged file lies in: the table's for one that becomes a file of it."""
+        return self.folder.at(self.store.uri) if self.only_appends and not file.apart else self.folder
+
     def rules(self, table: Snapshot, /) -> tuple[str, ...]:
         """Return the rules that the table has for its rows, except that columns without nulls have none."""
-        own = {not_null(column.name) for column in self.schema if not column.nullable}
-        return tuple(rule for rule in table.rules if rule not in own)
+        return self.fit(table).rules
 
     def rule_problem(self, table: Snapshot, /) -> str | None:
         """Return the rule of the table that each write of the sink breaks: a merge updates rows."""
@@ -277,15 +317,25 @@ class DeltaTableSink:
         return self.mode == "append"
 
     def rewind(self, table: Snapshot, version: int, files: Sequence[OutputFile], publication: Publication) -> None:
-        """Bring the table back to an earlier version and add files, in one commit with the transaction. Raises as `write` does."""
+        """Bring the table back to an earlier version and add files, in one commit with the transaction. Raises as `write` does.
+
+        Where files cannot become files of the table, these are two commits: the second one has the transaction. After a crash
+        between them the next try makes both.
+        """
         self._check_staged(files, publication.checkpoint_id)
-        parent, _ = self._with_columns(table)
-        self.store.rewind(parent, version, self.schema, _staged(files), self._info(publication))
+        if self.fit(table).takes_files and not any(file.apart for file in files):
+            parent, _ = self._with_columns(table)
+            self.store.rewind(parent, version, self.schema, _staged(files), self._info(publication))
+            return
+        self._spark_writer(table, files, publication)  # raises before anything is changed
+        if version != table.version:
+            self.store.restore(table.version, version)
+        self.write(self.latest(), files, publication) if files else self.record(self.latest(), publication)
 
     def _with_columns(self, table: Snapshot) -> tuple[int, list[str]]:
         """Add the columns that a table lacks; return its version then, and all its columns."""
         names = [*table.schema.names]
-        missing = [*self._missing_from(table)]
+        missing = self.fit(table).missing
         if not missing:
             return table.version, names
         return self.store.add_columns(table.version, missing), names + [column.name for column in missing]
@@ -306,13 +356,18 @@ class DeltaTableSink:
 
     def lost_files(self, files: Sequence[OutputFile]) -> list[str]:
         """Return the staged files that are gone or cut off, each with its present state."""
-        folder = self.folder.at(self.store.uri) if self.mode == "append" else self.folder
+        return [lost for apart in (False, True) for lost in self._lost([file for file in files if file.apart is apart])]
+
+    def _lost(self, files: Sequence[OutputFile]) -> Iterator[str]:
+        """Yield the files of one folder that are gone or cut off, each with its present state."""
+        if not files:
+            return
+        folder = self._folder_of(files[0])
         sizes = folder.sizes_of(file.path for file in files)
-        return [
-            f"{folder.within(file.path)} {'is gone' if size is None else f'has {size:,} of {file.size:,} bytes'}"
-            for file in files
-            if (size := sizes[file.path]) != file.size
-        ]
+        for file in files:
+            if (size := sizes[file.path]) != file.size:
+                state = "is gone" if size is None else f"has {size:,} of {file.size:,} bytes"
+                yield f"{folder.within(file.path)} {state}"
 
     def restore(self, table: Snapshot, version: int, publication: Publication) -> None:
         """Restore the table to an earlier version, with the transaction."""
@@ -358,19 +413,6 @@ class DeltaTableSink:
             transaction=Transaction(self.app_id, number),
             incarnation=None if incarnation is None else Transaction(self._incarnation_id, incarnation),
         )
-
-
-_KINDS_OF_VALUES = (
-    lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind),
-    pa.types.is_temporal,
-    lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind),
-    lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind),
-)
-
-
-def _is_cast(table: pa.DataType, written: pa.DataType) -> bool:
-    """Return whether a merge gives a table's column the written values as they are: numbers stay numbers, and times stay times."""
-    return any(is_kind(table) and is_kind(written) for is_kind in _KINDS_OF_VALUES)
 
 
 _NOT_OF_SPARK = frozenset(" ,;{}()\n\t=")

@@ -11,7 +11,7 @@ changes only the outbox, and a checkpoint that the restore undoes is sent all th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from headrace import crash_points
@@ -30,14 +30,14 @@ ROW: Final = "headrace_row"
 class KafkaSink(DeltaTableSink):
     """Sink that is a Kafka topic. `store` is the outbox."""
 
-    def column_problems(self) -> Iterator[str]:
+    def column_problems(self, before: Collection[str] = ()) -> Iterator[str]:
         """Yield a sentence for each reason why the pipeline's columns do not fit the outbox, or the key of messages."""
         key = self.message_key
         if key is not None and key not in self.schema.names:
             yield f"sinks.{self.name}.key: there is no column {key} (the sink has: {', '.join(self.schema.names)})"
         elif key is not None and (kind := self.schema.field(key).type) not in PARTITION_TYPES:
             yield f"sinks.{self.name}.key: {key} is {kind}; keys of messages are texts, whole numbers or truth values"
-        yield from super().column_problems()
+        yield from super().column_problems(before)
 
     def sent(self, table: Snapshot, /) -> int:
         """Return the id of the last checkpoint that was sent; `NEVER` without one."""

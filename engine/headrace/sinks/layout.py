@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from headrace.records.value_arrays import UnfitRecord
 from headrace.storage.files import partition_text
 
-PARTITION_TYPES: Final = (pa.string(), pa.int64(), pa.bool_())
+PARTITION_TYPES: Final = (pa.string(), pa.int64(), pa.int32(), pa.int16(), pa.int8(), pa.bool_(), pa.date32())
 """Types that a partition column can have."""
 
 _NUMBER: Final = "__row"
@@ -32,7 +32,7 @@ def layout_problems(schema: pa.Schema, partition_by: Sequence[str], cluster_by: 
             yield f"{key}: a column is there twice"
     for name in partition_by:
         if name in schema.names and (kind := schema.field(name).type) not in PARTITION_TYPES:
-            yield f"partition_by: {name} is {kind}; a table is partitioned by texts, whole numbers or truth values (a day as a text, say)"
+            yield f"partition_by: {name} is {kind}; a table is partitioned by texts, whole numbers, days or truth values"
         if name in cluster_by:
             yield f"cluster_by: {name} is in partition_by, so all rows of a file have the same one"
     if len(partition_by) >= len(schema.names):

@@ -9,14 +9,15 @@ incarnation that wrote it, a number from the job's first checkpoint. A job must 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
 
-from headrace.storage.table import Claim, Snapshot
+from headrace.sinks.table_fit import Staging
+from headrace.storage.table import Claim, Snapshot, Transaction
 
 NEVER = -1
 """Id below all checkpoint ids: the job has published nothing to a sink."""
@@ -30,6 +31,8 @@ class OutputFile(msgspec.Struct, frozen=True):
     size: int
     partition: dict[str, str | None] = {}
     """Value of each partition column, as text in Delta's log."""
+    apart: bool = False
+    """True: it lies in the job's folder, although rows are only added: its rows are written to the table, not the file itself."""
 
 
 class Publication(NamedTuple):
@@ -108,8 +111,19 @@ class Sink(Protocol):
         """Commit a claim on top of `table`, the latest version. Raises `VersionTakenError` when another program wrote meanwhile."""
         ...
 
-    def column_problems(self) -> Iterator[str]:
-        """Yield a sentence for each reason why the pipeline's columns do not fit the existing sink."""
+    def column_problems(self, before: Collection[str] = ()) -> Iterator[str]:
+        """Yield a sentence for each reason why the pipeline's columns do not fit the existing sink.
+
+        `before` are the columns that the pipeline is known to have written: it must not leave one out.
+        """
+        ...
+
+    def staging(self, table: Snapshot, /) -> Staging:
+        """Return how tasks stage rows, so that they fit `table`, the latest version."""
+        ...
+
+    def needs_spark(self, table: Snapshot, /) -> tuple[str, ...]:
+        """Return the features of the table for which only Spark writes rows, in words; without any, no Spark is needed."""
         ...
 
     def new_columns(self) -> pa.Schema:
@@ -202,14 +216,29 @@ class SendMessages(Protocol):
         ...
 
 
-class SparkMerge(Protocol):
-    """Publisher of large merges. Needs a Spark session: the driver has one, the command line has none."""
+class SparkRows(msgspec.Struct, frozen=True, kw_only=True):
+    """Staged rows that Spark writes to a table, in one commit with a transaction."""
 
-    def __call__(self, uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
-        """Merge the staged `files` into the table, with the given transaction.
+    uri: str
+    """Location of the table."""
+    files: tuple[str, ...]
+    """URIs of the staged files."""
+    transaction: Transaction
+    """Application of the sink, and the checkpoint."""
+    keys: tuple[str, ...] = ()
+    """Columns of the primary key: rows are changes, and are merged. Without any, they are added."""
+    variants: frozenset[str] = frozenset()
+    """Columns of VARIANT, which are staged as texts of JSON."""
 
-        Raises `VersionTakenError` when another program changed the table meanwhile, `OSError` when the storage refuses, and
-        `ClusterError` when Spark is gone.
+
+class WriteRows(Protocol):
+    """Writer of rows that uses Spark: large merges, and tables that deltalake cannot write. The command line has no session."""
+
+    def __call__(self, rows: SparkRows) -> None:
+        """Merge the rows into the table, or add them, with the given transaction.
+
+        Raises `VersionTakenError` when another program changed the table meanwhile, `TableRefusedError` for rows that break a rule
+        of the table, `OSError` when the storage refuses, and `ClusterError` when Spark is gone.
         """
         ...
 
@@ -218,7 +247,7 @@ class SparkMerge(Protocol):
 class SparkWriters:
     """Writers that use a run's Spark session. Without one, deltalake merges, and messages wait for the next run."""
 
-    merge: SparkMerge | None = None
+    write: WriteRows | None = None
     send: SendMessages | None = None
 
 

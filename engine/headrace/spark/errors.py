@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 
 from headrace.config import SinkConfig, SourceConfig
 from headrace.errors import ClusterError, ConfigError, HeadraceError, ServiceError, SourceError, StorageError
-from headrace.storage.refusals import StoreError
+from headrace.storage.refusals import StoreError, TableRefusedError
 from headrace.storage.table import VersionTakenError
 
 _LOST = re.compile(
@@ -31,6 +31,11 @@ _CONFLICT = re.compile(
     r"DELTA_CONCURRENT_\w+|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED|Concurrent(?:Write|Append|Delete\w+|Transaction|Modification)Exception|"
     r"(?:Metadata|Protocol)ChangedException"
 )
+_RULES = re.compile(
+    r"DELTA_VIOLATE_CONSTRAINT|DELTA_NOT_NULL_CONSTRAINT|DELTA_CANNOT_MODIFY_APPEND_ONLY|DELTA_EXCEED_CHAR_VARCHAR_LIMIT|"
+    r"NOT_NULL_ASSERT_VIOLATION|EXCEED_LIMIT_LENGTH|MALFORMED_RECORD_IN_PARSING|MALFORMED_VARIANT|CAST_OVERFLOW"
+)
+"""Conditions with which Delta and Spark refuse rows for what the table is."""
 _STORAGE = re.compile(
     r"No space left on device|Read-only file system|Permission denied|AccessDenied|Disk quota exceeded|"
     r"java\.io\.(?!EOFException|NotSerializableException|InvalidClassException)\w*Exception|java\.nio\.file\.\w+Exception|"
@@ -50,7 +55,7 @@ def spark_errors(doing: str, is_alive: Callable[[], bool]) -> Iterator[None]:
     """Translate Spark's errors in the block. `doing` says in the message what was being done.
 
     Raises `ClusterError` when the JVM, an executor or a Python worker is gone, `VersionTakenError` when a table was changed
-    meanwhile, and `StoreError` when the storage refuses.
+    meanwhile, `TableRefusedError` for rows that a table refuses for what it is, and `StoreError` when the storage refuses.
     """
     try:
         yield
@@ -86,6 +91,8 @@ def _meant(error: Exception, doing: str, is_alive: Callable[[], bool]) -> Except
         )
     if _CONFLICT.search(text):
         return VersionTakenError(short)
+    if _RULES.search(text):
+        return TableRefusedError(short)
     return StoreError(short) if _STORAGE.search(text) else None
 
 

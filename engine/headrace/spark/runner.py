@@ -19,7 +19,7 @@ from headrace.run.job_run import run_on
 from headrace.run.messages import KeyedTask, SourceTask, TaskReport
 from headrace.run.options import Event, RunOptions, RunReport
 from headrace.run.rows import Takes
-from headrace.sinks.sink import SparkWriters
+from headrace.sinks.sink import SparkRows, SparkWriters
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.transformed.source import Derivation
 
@@ -63,7 +63,7 @@ class SparkOnDemand:
     @property
     def writers(self) -> SparkWriters:
         """Return Spark's writers for sinks."""
-        return SparkWriters(self._merge, self._send)
+        return SparkWriters(self._write, self._send)
 
     def topics(self) -> Mapping[str, Topic]:
         """Return the topics that the job reads, by name of the source. Starts Spark if there are any: only Spark can read their offsets."""
@@ -81,10 +81,10 @@ class SparkOnDemand:
 
         return transforms_of(self._session(), self._config, plan)
 
-    def _merge(self, uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
-        from headrace.spark.writers import merge_through
+    def _write(self, rows: SparkRows) -> None:
+        from headrace.spark.writers import writer_through
 
-        merge_through(self._session())(uri, files, keys, app_id=app_id, version=version)
+        writer_through(self._session())(rows)
 
     def _send(self, sink: str, files: Sequence[str], headers: Mapping[str, str]) -> None:
         from headrace.spark.writers import sender_through

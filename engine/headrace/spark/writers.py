@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 
 from headrace.config import JobConfig, SinkConfig
 from headrace.sinks.kafka import ROW
-from headrace.sinks.sink import SendMessages, SparkMerge
+from headrace.sinks.sink import SendMessages, SparkRows, WriteRows
 from headrace.spark.errors import jvm_answers, send_errors, spark_errors
 from headrace.spark.kafka_topic import TIMEOUTS, java_list, kafka_admin
 from headrace.storage.delta_commits import CHECKPOINT_METADATA
@@ -22,38 +22,58 @@ from headrace.storage.table import ROW_KIND
 _VIEW = "headrace_changes"
 
 
-def merge_through(spark: SparkSession) -> SparkMerge:
-    """Return a merge for `Publisher` that runs in this Spark session.
+def writer_through(spark: SparkSession) -> WriteRows:
+    """Return a writer for `Publisher` that runs in this Spark session.
 
-    Delta reads a MERGE's transaction from the session's configuration, which threads share. So each merge gets a session of its own.
+    Delta reads the transaction of a MERGE from the session's configuration, which threads share. So each write gets a session of its
+    own.
     """
 
-    def merge(uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
-        with spark_errors(f"at the MERGE of checkpoint {version} into {uri}", lambda: jvm_answers(spark.sparkContext)):
-            write(uri, files, keys, app_id=app_id, version=version)
+    def write(rows: SparkRows) -> None:
+        verb, number = "MERGE" if rows.keys else "append", rows.transaction.version
+        with spark_errors(
+            f"at the {verb} of checkpoint {number} into {rows.uri}", lambda: jvm_answers(spark.sparkContext)
+        ):
+            _write(_session_of(spark, rows), rows)
 
-    def write(uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
-        own = spark.newSession()
-        own.conf.set("spark.databricks.delta.write.txnAppId", app_id)
-        own.conf.set("spark.databricks.delta.write.txnVersion", str(version))
-        own.conf.set("spark.databricks.delta.commitInfo.userMetadata", f'{{"{CHECKPOINT_METADATA}": {version}}}')
-        # As 96 bits, Spark's default, other readers overflow: they read times in lists as nanoseconds (years 1678 to 2262).
-        own.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        source = own.read.parquet(*map(spark_uri, files))
-        source.createOrReplaceTempView(_VIEW)
-        columns = [_quoted(name) for name in source.columns if name != ROW_KIND]
-        on = " AND ".join(f"target.{name} = source.{name}" for name in map(_quoted, keys))
-        updates = ", ".join(f"target.{name} = source.{name}" for name in columns)
-        names = ", ".join(columns)
-        values = ", ".join(f"source.{name}" for name in columns)
-        own.sql(
-            f"MERGE INTO delta.`{spark_uri(uri)}` AS target USING {_VIEW} AS source ON {on} "  # noqa: S608 - names are quoted
-            f"WHEN MATCHED AND source.{ROW_KIND} = '-D' THEN DELETE "
-            f"WHEN MATCHED THEN UPDATE SET {updates} "
-            f"WHEN NOT MATCHED AND source.{ROW_KIND} <> '-D' THEN INSERT ({names}) VALUES ({values})"
-        )
+    return write
 
-    return merge
+
+def _session_of(spark: SparkSession, rows: SparkRows) -> SparkSession:
+    """Return a session whose next commit has the transaction of these rows."""
+    own = spark.newSession()
+    app_id, version = rows.transaction
+    own.conf.set("spark.databricks.delta.write.txnAppId", app_id)
+    own.conf.set("spark.databricks.delta.write.txnVersion", str(version))
+    own.conf.set("spark.databricks.delta.commitInfo.userMetadata", f'{{"{CHECKPOINT_METADATA}": {version}}}')
+    # As 96 bits, Spark's default, other readers overflow: they read times in lists as nanoseconds (years 1678 to 2262).
+    own.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    return own
+
+
+def _write(own: SparkSession, rows: SparkRows) -> None:
+    source = own.read.parquet(*map(spark_uri, rows.files))
+    source.createOrReplaceTempView(_VIEW)
+    table = f"delta.`{spark_uri(rows.uri)}`"
+    values = {_quoted(name): _value(name, rows) for name in source.columns if name != ROW_KIND}
+    names, given = ", ".join(values), ", ".join(values.values())
+    if not rows.keys:
+        own.sql(f"INSERT INTO {table} ({names}) SELECT {given} FROM {_VIEW} AS source")  # noqa: S608 - names are quoted
+        return
+    on = " AND ".join(f"target.{name} = source.{name}" for name in map(_quoted, rows.keys))
+    updates = ", ".join(f"target.{name} = {value}" for name, value in values.items())
+    own.sql(
+        f"MERGE INTO {table} AS target USING {_VIEW} AS source ON {on} "  # noqa: S608 - names are quoted
+        f"WHEN MATCHED AND source.{ROW_KIND} = '-D' THEN DELETE "
+        f"WHEN MATCHED THEN UPDATE SET {updates} "
+        f"WHEN NOT MATCHED AND source.{ROW_KIND} <> '-D' THEN INSERT ({names}) VALUES ({given})"
+    )
+
+
+def _value(name: str, rows: SparkRows) -> str:
+    """Return the expression that gives a column its value."""
+    column = f"source.{_quoted(name)}"
+    return f"parse_json({column})" if name in rows.variants else column
 
 
 def _quoted(name: str) -> str:

@@ -96,6 +96,11 @@ class DeletionVector(msgspec.Struct, frozen=True, omit_defaults=True):
             raise DamagedVectorError(msg) from error
         return f"{folder}/deletion_vector_{uuid}.bin".removeprefix("/")
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the path of the vector's file below the table's folder; nothing for one that lies elsewhere or in the log."""
+        return (self.path,) if self.storage == "u" else ()
+
     def _bytes(self, table: Files) -> bytes:
         if self.storage == "i":
             try:

@@ -179,6 +179,15 @@ def commit_properties(info: CommitInfo) -> CommitProperties:
     By default, deltalake silently rebases a commit whose version is taken. Without retries it fails instead: this is the
     compare-and-set that fencing needs.
     """
+    return CommitProperties(
+        custom_metadata=commit_metadata(info) or None,
+        max_commit_retries=0,
+        app_transactions=[DeltaTransaction(*transaction) for transaction in info.transactions] or None,
+    )
+
+
+def commit_metadata(info: CommitInfo) -> dict[str, str]:
+    """Return what a commit says of its writer beside Delta's own information."""
     metadata = {
         RUN_METADATA: info.run_id,
         ATTEMPT_METADATA: info.attempt_id,
@@ -186,11 +195,7 @@ def commit_properties(info: CommitInfo) -> CommitProperties:
         INCARNATION_METADATA: " ".join(map(str, info.published_by)) or None,
         CLAIM_METADATA: None if info.claim is None else msgspec.json.encode(info.claim).decode(),
     }
-    return CommitProperties(
-        custom_metadata={key: value for key, value in metadata.items() if value is not None} or None,
-        max_commit_retries=0,
-        app_transactions=[DeltaTransaction(*transaction) for transaction in info.transactions] or None,
-    )
+    return {key: value for key, value in metadata.items() if value is not None}
 
 
 def commit_info(entry: Mapping[str, Any]) -> CommitInfo:
@@ -219,7 +224,12 @@ def _checkpoint_of(entry: Mapping[str, Any]) -> int | None:
 _CHECK: Final = "delta.constraints."
 _APPEND_ONLY: Final = "delta.appendOnly"
 APPEND_ONLY: Final = f"{_APPEND_ONLY} (no row may be updated or deleted)"
-_REFUSALS: Final = ("failed validation check", "append-only", "nsupported table features")
+_REFUSALS: Final = (
+    "failed validation check",
+    "append-only",
+    "nsupported table features",
+    "not supported for write operation",
+)
 """Parts of the messages with which deltalake refuses rows, or any write."""
 
 

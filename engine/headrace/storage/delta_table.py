@@ -26,6 +26,7 @@ from headrace import clock
 from headrace.errors import EngineBug
 from headrace.storage import delta_commits
 from headrace.storage.damage import actions_of, plain, torn_commit
+from headrace.storage.deletion_vectors import DeletionVector
 from headrace.storage.delta_commits import (
     OpenedTable,
     commit_info,
@@ -36,6 +37,7 @@ from headrace.storage.delta_commits import (
 from headrace.storage.delta_log import trace_in_log, versions_down_from
 from headrace.storage.files import Files, StagedFile, partition_text
 from headrace.storage.overlay import OverlaySnapshot, base_of
+from headrace.storage.own_commits import OwnCommits
 from headrace.storage.predicate import Conditions, quoted, sql_of
 from headrace.storage.refusals import DamagedError, StoreError, TableRefusedError, committing, refusing
 from headrace.storage.schemes import Options, is_on_local_disk, make_folder
@@ -50,6 +52,7 @@ from headrace.storage.table import (
     CommitInfo,
     FileTrace,
     Snapshot,
+    TableForm,
     TableLog,
     TableMissingError,
     VersionTakenError,
@@ -57,6 +60,7 @@ from headrace.storage.table import (
     typed_rows,
 )
 from headrace.storage.table_files import naming_damage
+from headrace.storage.table_form import form_of
 
 T = TypeVar("T")
 Changes = TypeVar("Changes", bound=Callable[..., Any])
@@ -146,6 +150,12 @@ class DeltaSnapshot:
     def rules(self) -> tuple[str, ...]:
         """Rules of the table for its rows."""
         return self._ask(rules_of)
+
+    @property
+    @refusing("to read")
+    def form(self) -> TableForm:
+        """Form of the table: what decides how rows are written to it."""
+        return self._ask(form_of)
 
     @refusing("to read")
     def files(self) -> set[str]:
@@ -347,6 +357,8 @@ class DeltaStore:
     @_alone
     def append(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
         """Add staged files, possibly none; return the new version."""
+        if not files and (own := self._own_commits(parent)) is not None:
+            return self._landed(own.record(parent, info))
         return self._add(parent, schema, files, "append", info)
 
     @committing
@@ -361,8 +373,21 @@ class DeltaStore:
             file = self._files.stage(f"part-{clock.unique_id()}.parquet", rows)
             return self._add(parent, rows.schema, [file], "append", info)
         self.sync_commit(parent)
+        columns = pa.schema(table.schema())
+        for column in columns:
+            if column.name not in rows.schema.names:
+                rows = rows.append_column(column, pa.nulls(len(rows), column.type))
+        is_wider = len(rows.schema) > len(
+            columns
+        )  # deltalake widens no table that maps its columns, and refuses to be asked
         with _translated():
-            write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=commit_properties(info))
+            write_deltalake(
+                table,
+                rows,
+                mode="append",
+                schema_mode="merge" if is_wider else None,
+                commit_properties=commit_properties(info),
+            )
         if table.version() != parent + 1:
             msg = f"rows landed at version {table.version()} of {self.uri}, not {parent + 1}"
             raise EngineBug(msg)
@@ -373,6 +398,8 @@ class DeltaStore:
     @_alone
     def replace(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
         """Replace the whole content by staged files; return the new version."""
+        if not files and (own := self._own_commits(parent)) is not None:
+            return self._landed(own.empty(parent, info))
         return self._add(parent, schema, files, "overwrite", info)
 
     @committing
@@ -421,6 +448,8 @@ class DeltaStore:
             msg = f"{self.uri} is at version {table.version()}, not {parent}"
             raise VersionTakenError(msg)
         self.sync_commit(parent)
+        if (own := self._own_commits(parent)) is not None:
+            return self._landed(own.restore(parent, target, info))
         with _translated():
             table.restore(target, commit_properties=commit_properties(info))
         return self._landed(parent + 1)
@@ -442,7 +471,7 @@ class DeltaStore:
     def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
         """Apply changes by primary key; return the new version, or `parent` when nothing changed."""
         table = self._open(parent)
-        columns = {name: f"source.{name}" for name in (quoted(column.name) for column in table.schema().fields)}
+        columns = {name: f"source.{name}" for name in map(quoted, rows.schema.names) if name != quoted(ROW_KIND)}
         self.sync_commit(parent)
         with _translated():
             merge = table.merge(
@@ -514,6 +543,13 @@ class DeltaStore:
         if is_on_local_disk(self.uri):
             entries = [commit_file(version), _log_checkpoint(version)]
             self._files.sync([name for name in entries if Path(self.uri, name).exists()])
+
+    def _own_commits(self, parent: int) -> OwnCommits | None:
+        """Return the writer of commits without rows to a table that deltalake cannot commit to; None for any other table."""
+        if not form_of(self._open(parent)).needs_spark:
+            return None
+        self.sync_commit(parent)
+        return OwnCommits(self._files)
 
     @property
     def _files(self) -> Files:
@@ -647,4 +683,9 @@ def _log_checkpoint(version: int) -> str:
 def _added_files(commit: bytes) -> list[str]:
     """Return the data files that a commit adds, relative to the table's folder. The log has paths as URLs."""
     actions = [msgspec.json.decode(line) for line in commit.splitlines() if line]
-    return [unquote(action["add"]["path"]) for action in actions if "add" in action]
+    added = [action["add"] for action in actions if "add" in action]
+    vectors = (DeletionVector.of(file["deletionVector"]) for file in added if file.get("deletionVector"))
+    return [
+        *(unquote(file["path"]) for file in added),
+        *dict.fromkeys(name for vector in vectors for name in vector.files),
+    ]

@@ -37,13 +37,14 @@ class LogCheckpoint:
     version: int
     names: tuple[str, ...]
 
-    def actions(self, kind: str, table: Files) -> Iterator[Action]:
-        """Yield all actions of a kind, also those in sidecars. What it raises is raw."""
+    def actions(self, kind: str, table: Files, *, whole: bool = False) -> Iterator[Action]:
+        """Yield all actions of a kind, also those in sidecars; with all their parts if `whole`. What it raises is raw."""
+        leaves = (kind,) if whole else _LEAVES[kind]
         for name in self.names:
-            yield from _actions(table, f"{LOG}/{name}", kind)
+            yield from _actions(table, f"{LOG}/{name}", kind, leaves)
         if kind == "add":
             for sidecar in self.actions("sidecar", table):
-                yield from _actions(table, f"{LOG}/_sidecars/{sidecar['path']}", kind)
+                yield from _actions(table, f"{LOG}/_sidecars/{sidecar['path']}", kind, leaves)
 
 
 def last_log_checkpoint(names: Iterable[str], version: int | None = None) -> LogCheckpoint | None:
@@ -69,13 +70,13 @@ def _whole(by_parts: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
     return ()
 
 
-def _actions(table: Files, path: str, kind: str) -> Iterator[Action]:
+def _actions(table: Files, path: str, kind: str, leaves: Sequence[str]) -> Iterator[Action]:
     if path.endswith(".json"):
         with table.open(path) as file:
             lines = (msgspec.json.decode(line) for line in file.read().splitlines() if line.strip())
             yield from (line[kind] for line in lines if kind in line)
         return
     with table.open(path) as file:
-        column = pq.ParquetFile(file).read(columns=[*_LEAVES[kind]])
+        column = pq.ParquetFile(file).read(columns=[*leaves])
     if kind in column.schema.names:
         yield from column[kind].drop_null().to_pylist(maps_as_pydicts="strict")

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from headrace.storage.predicate import Conditions
 from headrace.storage.refusals import doing
-from headrace.storage.table import ROW_KIND, Commit, Snapshot
+from headrace.storage.table import ROW_KIND, Commit, Snapshot, TableForm
 
 DELETED: Final = "_deleted"
 """Column in a merge sink of a branch: true in rows that mark a deleted key."""
@@ -117,6 +117,11 @@ class OverlaySnapshot:
     def rules(self) -> tuple[str, ...]:
         """Return the rules of the table itself; see `Snapshot.rules`."""
         return self.own.rules
+
+    @property
+    def form(self) -> TableForm:
+        """Return the form of the table itself; see `Snapshot.form`."""
+        return self.own.form
 
     @property
     def keeps_deleted(self) -> bool:

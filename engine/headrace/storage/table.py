@@ -199,6 +199,29 @@ def commit_file(version: int) -> str:
     return f"{LOG}/{version:020d}{COMMIT_SUFFIX}"
 
 
+@dataclass(frozen=True, slots=True)
+class TableForm:
+    """Form of a table. The default is that of a table that Headrace has made."""
+
+    needs_spark: tuple[str, ...] = ()
+    """Features and columns for which only Spark writes rows, in words; without any, deltalake does."""
+
+    beyond: tuple[str, ...] = ()
+    """Features for which nobody but the table's owner writes rows, each with the reason."""
+
+    maps_columns: bool = False
+    """Columns have other names in data files."""
+
+    filled: frozenset[str] = frozenset()
+    """Columns that Spark fills where rows lack them: generated ones, identities, and those with a default."""
+
+    identities: frozenset[str] = frozenset()
+    """Columns whose values the table always makes itself."""
+
+    variants: frozenset[str] = frozenset()
+    """Columns of VARIANT."""
+
+
 class Snapshot(Protocol):
     """Table at one version."""
 
@@ -230,6 +253,11 @@ class Snapshot(Protocol):
     @property
     def rules(self) -> tuple[str, ...]:
         """Rules of the table for its rows, such as constraints, in words. Only a checked append and a merge check them."""
+        ...
+
+    @property
+    def form(self) -> TableForm:
+        """Form of the table: what decides how rows are written to it."""
         ...
 
     def files(self) -> set[str]:

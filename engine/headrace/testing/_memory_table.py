@@ -29,6 +29,7 @@ from headrace.storage.table import (
     CommitInfo,
     FileTrace,
     Snapshot,
+    TableForm,
     TableLog,
     TableMissingError,
     VersionTakenError,
@@ -86,6 +87,11 @@ class MemorySnapshot:
     def rules(self) -> tuple[str, ...]:
         """No rules: a table in memory has none."""
         return ()
+
+    @property
+    def form(self) -> TableForm:
+        """Form of a table that Headrace has made."""
+        return TableForm()
 
     @refusing("to read")
     def files(self) -> set[str]:
@@ -392,7 +398,8 @@ def _merge_rows(target: pa.Table, changes: pa.Table, keys: Sequence[str]) -> pa.
         if change[ROW_KIND] == "-D":
             is_changed |= rows.pop(key, None) is not None
         else:
-            rows[key] = {name: change[name] for name in target.schema.names}
+            untouched = rows.get(key, {})
+            rows[key] = {name: change.get(name, untouched.get(name)) for name in target.schema.names}
             is_changed = True
     return pa.Table.from_pylist(list(rows.values()), target.schema) if is_changed else None
 

@@ -17,7 +17,7 @@ from headrace.sinks.sink import SparkWriters
 from headrace.storage import schemes as durability
 from headrace.storage.schemes import make_folder
 from headrace.storage.storage import Storage
-from headrace.storage.table import CommitInfo, Transaction, VersionTakenError
+from headrace.storage.table import CommitInfo, VersionTakenError
 from headrace.tables.schemas import KEYED_STATE
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import (
@@ -106,11 +106,11 @@ def spark_job(memory_job):
     """A job whose merges go through another program, which syncs nothing."""
     memory_job.config = replace(memory_job.config, publish=replace(memory_job.config.publish, spark_above_rows=0))
 
-    def merge(uri, files, keys, *, app_id, version):
-        store = Storage(uri).table()
-        info = CommitInfo(checkpoint_id=version, transaction=Transaction(app_id, version))
+    def merge(rows):
+        store = Storage(rows.uri).table()
+        info = CommitInfo(checkpoint_id=rows.transaction.version, transaction=rows.transaction)
         with unsynced(memory_job.disk):
-            store.merge(store.latest().version, Storage(str(files[0])).parquet(), keys, info)
+            store.merge(store.latest().version, Storage(rows.files[0]).parquet(), rows.keys, info)
 
     memory_job.merge = merge
     return memory_job
@@ -118,7 +118,7 @@ def spark_job(memory_job):
 
 def test_merge_through_spark_survives(spark_job):
     job = spark_job
-    with job.open(writers=SparkWriters(merge=job.merge)) as opened:
+    with job.open(writers=SparkWriters(write=job.merge)) as opened:
         commit_batch(opened, "ann")
     job.disk.lose_power()
     assert job.published(BOARD) == 1
@@ -127,7 +127,7 @@ def test_merge_through_spark_survives(spark_job):
 
 def test_next_run_syncs_merge_of_dead_run(spark_job):
     job = spark_job
-    with killed_at(job.disk, "sync lake/lines_by_item", 3), job.open(writers=SparkWriters(merge=job.merge)) as opened:
+    with killed_at(job.disk, "sync lake/lines_by_item", 3), job.open(writers=SparkWriters(write=job.merge)) as opened:
         commit_batch(opened, "ann")
     assert job.published(BOARD) == 1
     with job.open() as opened:
@@ -139,7 +139,7 @@ def test_next_run_syncs_merge_of_dead_run(spark_job):
 
 def test_commit_of_another_program_hides_no_merge(spark_job):
     job = spark_job
-    with killed_at(job.disk, "sync lake/lines_by_item", 3), job.open(writers=SparkWriters(merge=job.merge)) as opened:
+    with killed_at(job.disk, "sync lake/lines_by_item", 3), job.open(writers=SparkWriters(write=job.merge)) as opened:
         commit_batch(opened, "ann")
     with unsynced(job.disk):
         store = Storage(job.config.sinks[BOARD].path).table()

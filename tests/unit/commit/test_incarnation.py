@@ -11,7 +11,7 @@ from headrace.errors import SinkMismatchError
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import SparkWriters
 from headrace.storage.storage import Storage
-from headrace.storage.table import CommitInfo, Transaction
+from headrace.storage.table import CommitInfo
 from tests.unit.support.memory_job import BOARD, MemoryJob, commit_batch, killed_at
 
 
@@ -100,7 +100,7 @@ def test_merge_through_spark_records_incarnation_later(memory_job):
     job = memory_job
     job.config = replace(job.config, publish=replace(job.config.publish, spark_above_rows=0))
     spark = SparkMerges(job)
-    with job.open(writers=SparkWriters(merge=spark)) as opened:
+    with job.open(writers=SparkWriters(write=spark)) as opened:
         commit_batch(opened, "ann")
         assert incarnation(job) == job.last.incarnation
         commit_batch(opened, "bob")
@@ -115,8 +115,8 @@ class SparkMerges:
     def __init__(self, job: MemoryJob) -> None:
         self.job, self.merges = job, 0
 
-    def __call__(self, uri, files, keys, *, app_id, version):
+    def __call__(self, rows):
         self.merges += 1
-        store = Storage(uri).table()
-        info = CommitInfo(checkpoint_id=version, transaction=Transaction(app_id, version))
-        store.merge(store.latest().version, Storage(str(files[0])).parquet(), keys, info)
+        store = Storage(rows.uri).table()
+        info = CommitInfo(checkpoint_id=rows.transaction.version, transaction=rows.transaction)
+        store.merge(store.latest().version, Storage(rows.files[0]).parquet(), rows.keys, info)

@@ -14,7 +14,7 @@ from headrace.log.declared import to_schemas
 from headrace.log.sink_history import version_of
 from headrace.sinks.sink import SparkWriters
 from headrace.storage.storage import Storage
-from headrace.storage.table import CommitInfo, Transaction
+from headrace.storage.table import CommitInfo
 from tests.unit.support.memory_job import BOARD, REMINDERS, board, commit_batch, killed_at, reminder
 
 
@@ -183,16 +183,14 @@ def test_large_merges_go_through_spark(unpublished, threshold, merges):
         def __init__(self):
             self.calls = []
 
-        def __call__(self, uri, files, keys, *, app_id, version):
-            self.calls.append((uri, len(files), keys, app_id, version))
-            store = Storage(uri).table()
-            store.append(
-                store.latest().version, pa.schema([]), [], CommitInfo(transaction=Transaction(app_id, version))
-            )
+        def __call__(self, rows):
+            self.calls.append((rows.uri, len(rows.files), rows.keys, *rows.transaction))
+            store = Storage(rows.uri).table()
+            store.append(store.latest().version, pa.schema([]), [], CommitInfo(transaction=rows.transaction))
 
     job, spark = unpublished, LargeMerge()
     job.config = replace(job.config, publish=replace(job.config.publish, spark_above_rows=threshold))
-    assert publisher(job, writers=SparkWriters(merge=spark)).publish(job.last, job.log.lineage) == 2
+    assert publisher(job, writers=SparkWriters(write=spark)).publish(job.last, job.log.lineage) == 2
     expected = (job.config.sinks[BOARD].path, 1, ("item",), f"purchases/{BOARD}", 2)
     assert spark.calls == [expected] * merges
     assert (job.published(BOARD), job.published(REMINDERS)) == (2, 2)

@@ -258,7 +258,7 @@ def test_spark_merges_only_names_that_it_takes(name):
     harness.run()
     merged = []
     schemas = sink_schemas(plan_of(harness.config.code), harness.config.appended)
-    sink = sink_of(harness.config, "taken", *schemas["taken"], SparkWriters(merge=lambda *_, **__: merged.append(1)))
+    sink = sink_of(harness.config, "taken", *schemas["taken"], SparkWriters(write=merged.append))
     table = sink.latest()
     rows = pa.table({"key": ["z"], "at": pa.array([1], pa.timestamp("us", "UTC")), name: [1], "_row_kind": ["+I"]})
     staged = harness_folder(harness).stage("outputs/taken/z.parquet", rows)

@@ -149,7 +149,7 @@ class FailingMerge:
     def __init__(self, error):
         self._error = error
 
-    def __call__(self, uri, files, keys, *, app_id, version):
+    def __call__(self, rows):
         with spark_errors("at the MERGE", lambda: True):
             raise self._error
 
@@ -165,7 +165,7 @@ def test_sink_with_merge_error_gets_rows_later(memory_job, error, match):
     eager = replace(memory_job.config, publish=replace(memory_job.config.publish, spark_above_rows=0))
     with (
         pytest.raises(StorageError, match=match) as caught,
-        open_job(eager, "run", create=True, writers=SparkWriters(merge=FailingMerge(error))) as job,
+        open_job(eager, "run", create=True, writers=SparkWriters(write=FailingMerge(error))) as job,
     ):
         commit_batch(job, "ann")
     assert caught.value.exit_code == 8

@@ -1,0 +1,238 @@
+"""Tables that exist before a job writes to them: what is written there, and what is refused before a row is taken in."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from itertools import product
+from typing import Annotated
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import Digits, Pipeline, Struct
+from headrace.errors import ConfigError, UserFunctionError
+from headrace.records.value_arrays import UnfitRecord
+from headrace.sinks.table_fit import Staging, is_cast
+from headrace.storage.delta_schema import to_logged
+from headrace.testing import PipelineHarness
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+class Row(Struct, frozen=True):
+    """A row of a sink."""
+
+    id: int
+    at: datetime
+    name: str | None
+    day: date
+    price: Annotated[Decimal, Digits(10, 2)]
+    parts: list[int]
+
+
+OWN = {
+    "id": pa.int64(),
+    "at": pa.timestamp("us", "UTC"),
+    "name": pa.string(),
+    "day": pa.date32(),
+    "price": pa.decimal128(10, 2),
+    "parts": pa.list_(pa.int64()),
+}
+CHANGES = {
+    "as it is": {},
+    "narrow": {"id": pa.int32(), "parts": pa.list_(pa.int16()), "price": pa.decimal128(6, 2)},
+    "wide": {"price": pa.decimal128(20, 4)},
+    "as floats": {"id": pa.float64(), "price": pa.float64()},
+}
+PARTITIONS = [(), ("day",), ("id",), ("at",), ("name", "day")]
+
+
+def row(number, **changes):
+    at = NOON + timedelta(hours=number)
+    values = {"name": f"row {number}", "day": at.date(), "price": Decimal(number), "parts": [number]}
+    return Row(number, at, **(values | changes))
+
+
+def harness_over(mode, **sink):
+    """Return a job that copies rows into a sink: appended, or merged by id."""
+    rows = Pipeline("job").source("rows", Row, event_time="at")
+    stream = rows if mode == "append" else rows.upsert_materialize("latest", primary_key=("id",))
+    return PipelineHarness(stream.sink("taken"), job={"sinks": {"taken": sink}})
+
+
+def make(harness, columns, partition_by=(), **rows):
+    uri = harness.config.sinks["taken"].table_path
+    schema = pa.schema([pa.field(name, kind) for name, kind in columns.items()])
+    DeltaTable.create(uri, schema, partition_by=[*partition_by] or None)
+    if rows:
+        write_deltalake(uri, pa.table(rows), mode="append", schema_mode="merge")
+    return uri
+
+
+def rows_at(uri):
+    rows = pa.RecordBatchReader.from_stream(DeltaTable(uri).scan()).read_all().to_pylist()
+    return sorted(rows, key=lambda row: row["id"])
+
+
+def written(rows, columns):
+    """Return what a table with these columns holds, by a plain loop."""
+    return [
+        {name: as_stored(getattr(row, name), kind) for name, kind in columns.items()}
+        for row in sorted(rows, key=lambda row: row.id)
+    ]
+
+
+def as_stored(value, kind):
+    if pa.types.is_floating(kind):
+        return float(value)
+    return value.quantize(Decimal(1).scaleb(-kind.scale)) if pa.types.is_decimal(kind) else value
+
+
+@pytest.mark.parametrize("mode", ["append", "merge"])
+@pytest.mark.parametrize(("kind", "partition_by"), [*product(CHANGES, PARTITIONS)])
+def test_rows_come_in_types_of_the_table(mode, kind, partition_by):
+    if kind == "as floats" and "id" in partition_by:
+        pytest.skip("Delta has no partitions by floats")
+    columns = dict(reversed((OWN | CHANGES[kind]).items()))
+    harness = harness_over(mode)
+    uri = make(harness, columns, partition_by)
+    before = DeltaTable(uri).schema().to_json()
+    harness.feed("rows", [row(1), row(20), row(3, name=None)])
+    harness.run()
+    harness.feed("rows", [row(30)])
+    harness.run()
+    assert rows_at(uri) == written([row(1), row(20), row(3, name=None), row(30)], columns)
+    assert DeltaTable(uri).schema().to_json() == before
+    assert DeltaTable(uri).metadata().partition_columns == [*partition_by]
+
+
+@pytest.mark.parametrize("mode", ["append", "merge"])
+def test_columns_of_others_stay(mode):
+    harness = harness_over(mode)
+    uri = make(harness, OWN | {"note": pa.string()}, id=[2], note=["theirs"])
+    harness.feed("rows", [row(1), row(3)])
+    harness.run()
+    harness.feed("rows", [row(3, name="new")])
+    harness.run()
+    notes = [(stored["id"], stored["note"]) for stored in rows_at(uri)]
+    assert notes == [(1, None), (2, "theirs"), (3, None), *([(3, None)] if mode == "append" else [])]
+
+
+def test_merged_row_keeps_columns_of_others():
+    harness = harness_over("merge")
+    uri = make(harness, OWN | {"note": pa.string()}, id=[2], note=["theirs"])
+    harness.feed("rows", [row(2)])
+    harness.run()
+    assert [(stored["name"], stored["note"]) for stored in rows_at(uri)] == [("row 2", "theirs")]
+
+
+@pytest.mark.parametrize("mode", ["append", "merge"])
+@pytest.mark.parametrize(
+    ("column", "kind", "value"),
+    [
+        ("id", pa.int32(), {"number": 2**31}),
+        ("price", pa.decimal128(4, 2), {"price": Decimal("100.00")}),
+        ("price", pa.decimal128(10, 1), {"price": Decimal("1.01")}),
+        ("parts", pa.list_(pa.int8()), {"parts": [1, 200]}),
+        ("id", pa.float32(), {"number": 2**24 + 1}),
+    ],
+)
+def test_value_beyond_its_column_ends_the_run(mode, column, kind, value):
+    harness = harness_over(mode)
+    uri = make(harness, OWN | {column: kind})
+    wrong = row(1)
+    changes = {"id": value["number"]} if "number" in value else value
+    harness.feed("rows", [row(0), Row(**{name: changes.get(name, getattr(wrong, name)) for name in OWN})])
+    with pytest.raises(UserFunctionError, match=f"and {column} is .*, and the sink's table has"):
+        harness.run()
+    assert rows_at(uri) == []
+
+
+@pytest.mark.parametrize("mode", ["append", "merge"])
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        (
+            {"ID": pa.int64()} | {name: OWN[name] for name in OWN if name != "id"},
+            "has the column ID, and the pipeline writes id",
+        ),
+        (OWN | {"name": pa.int64()}, "column 'name' of sink 'taken' at .* is int64; the pipeline writes string"),
+        ({"other": pa.string()}, "has the columns other; the pipeline writes id, at"),
+        (OWN | {"day": pa.string()}, "column 'day' .* is string; the pipeline writes date32"),
+    ],
+)
+def test_table_that_cannot_fit_is_refused(mode, columns, problem):
+    harness = harness_over(mode)
+    uri = make(harness, columns)
+    harness.feed("rows", [row(1)])
+    with pytest.raises(ConfigError, match=problem):
+        harness.run()
+    assert DeltaTable(uri).version() == 0
+
+
+@pytest.mark.parametrize("mode", ["append", "merge"])
+def test_column_without_nulls_must_be_written(mode):
+    harness = harness_over(mode)
+    schema = pa.schema(
+        [*(pa.field(name, kind) for name, kind in OWN.items()), pa.field("note", pa.string(), nullable=False)]
+    )
+    DeltaTable.create(harness.config.sinks["taken"].table_path, schema)
+    harness.feed("rows", [row(1)])
+    with pytest.raises(
+        ConfigError, match="has the column note, which allows no null, and the pipeline does not write it"
+    ):
+        harness.run()
+
+
+def test_column_once_written_cannot_be_left_out():
+    harness = harness_over("append")
+    harness.feed("rows", [row(1)])
+    harness.run()
+
+    class Less(Struct, frozen=True):
+        id: int
+        at: datetime
+
+    stream = Pipeline("job").source("rows", Row, event_time="at").map(lambda r: Less(r.id, r.at), record=Less)
+    harness.change(pipeline=stream.sink("taken"))
+    harness.feed("rows", [row(2)])
+    with pytest.raises(ConfigError, match="has the columns .*; the pipeline writes id, at"):
+        harness.run()
+
+
+NUMBERS = st.one_of(
+    st.integers(-(2**63), 2**63 - 1).map(lambda value: pa.array([value], pa.int64())),
+    st.floats(width=64).map(lambda value: pa.array([value], pa.float64())),
+    st.decimals(-(10**9), 10**9, places=3).map(lambda value: pa.array([value], pa.decimal128(15, 3))),
+)
+KINDS = [
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.float32(),
+    pa.float64(),
+    pa.decimal128(5, 2),
+    pa.decimal128(38, 10),
+]
+
+
+@given(NUMBERS, st.sampled_from(KINDS))
+def test_number_keeps_its_value_or_is_refused(values, kind):
+    rows = pa.table({"n": values})
+    staging = Staging(narrowed=to_logged(pa.schema([("n", kind)])))
+    assert is_cast(kind, values.type)
+    try:
+        fitted = staging.fitted(rows)["n"][0].as_py()
+    except UnfitRecord:
+        return
+    value = values[0].as_py()
+    if pa.types.is_float32(kind) and pa.types.is_floating(values.type):
+        value = values.cast(pa.float32(), safe=False)[0].as_py()
+    if pa.types.is_floating(kind) and pa.types.is_decimal(values.type):
+        fitted = Decimal(fitted).quantize(Decimal("0.001"))
+    assert repr(fitted) == repr(value) if value is None or str(value) == "nan" else fitted == value

@@ -8,11 +8,13 @@ import shutil
 
 import pytest
 
+from headrace import Timestamp
 from headrace.commit.input_report import input_remarks
 from headrace.edits.acknowledge import acknowledge
 from headrace.errors import ConfigError, IntervalError, SourceError
 from headrace.sources.interval import Interval
-from tests.unit.run.dated_table import DAY, DatedTable, IntervalJob, at, days
+from tests.unit.run.dated_table import DAY, DatedTable, IntervalJob, at, day_of, days
+from tests.unit.support.table_job import Row
 
 
 def committed():
@@ -163,7 +165,7 @@ def test_partition_rewritten_before_its_day_is_current():
     assert job.days(4).stopped_because == "done"
 
 
-def test_commits_that_rewrite_stop_a_job_unless_passed_over():
+def test_rewriting_commits_stop_a_job_by_default():
     _, job = corrected(on_change="fail")
     with pytest.raises(SourceError, match=r"removes or rewrites rows"):
         job.days(3)
@@ -440,3 +442,45 @@ def test_two_tables_meet_by_intervals():
         job.days(number)
     whole.days(0, 2)
     assert sorted(job.arrived()) == sorted(whole.arrived())
+
+
+@pytest.mark.parametrize("by_day", [False, True])
+def test_branch_follows_interval_runs(by_day):
+    written = DatedTable(by_day=by_day)
+    for number in range(4):
+        written.append_at(number + 0.5, f"{number} a", f"{number} b", of=[number, number])
+    job = IntervalJob(written)
+    job.days(0)
+    branch = job.harness.branch("again")
+    job.days(1, 3)
+    job.days(3)
+    branch.run(mode="caught-up" if not by_day else "interval", **({} if not by_day else interval_options(1, 3)))
+    if by_day:
+        branch.run(mode="interval", **interval_options(3, 4))
+    assert {row.name for row in branch.sink("arrived")} == {*job.arrived()}
+    branch.promote()
+    assert len(job.arrived()) == 8
+
+
+def interval_options(first, end):
+    return {"interval_start": at(first), "interval_end": at(end)}
+
+
+def test_table_meets_a_folder_by_days():
+    written = DatedTable(by_day=True)
+    for number in range(2):
+        written.append_at(number + 0.5, f"table {number}", of=[number])
+    job = IntervalJob(written, "more")
+    own = {**job.harness.job["sources"], "more": {"interval": "%Y-%m-%d"}}
+    job.harness.change(job={"sources": own})
+    for number in range(2):
+        row = Row("a", Timestamp(5000 + number), f"folder {number}", 1)
+        job.harness.feed("more", [row], file=f"{day_of(number)}.parquet")
+    for number in range(2):
+        job.days(number)
+    job.harness.clock.advance(DAY)
+    assert {name.split()[0] for name in job.arrived()} <= {"table", "folder"}
+    assert job.days(0).stopped_because == "done"
+    written.append_at(2.5, "late", of=[0])
+    with pytest.raises(IntervalError, match="Its input has changed since"):
+        job.days(0)

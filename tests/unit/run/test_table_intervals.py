@@ -308,11 +308,11 @@ def test_caught_up_and_interval_runs_alternate():
     [
         ({"column": "dy"}, [0], r"column 'dy', and .* is partitioned by day at version 1"),
         ({"column": "shop"}, [0], r"column 'shop', and .* is partitioned by day"),
-        ({"column": "day"}, ["abc"], r"day is 'abc' in day=abc/.* names no interval by the pattern '%Y-%m-%d'"),
-        ({"column": "day"}, [None], r"day is null in day=__HIVE_DEFAULT_PARTITION__/"),
+        ({"column": "day"}, ["abc"], r"day=abc/.* of version 1 .* day is 'abc', which names no interval by the pattern '%Y-%m-%d'"),
+        ({"column": "day"}, [None], r"day=__HIVE_DEFAULT_PARTITION__/.*: day is null"),
         ({"column": "day"}, ["2024-02-30"], r"day is '2024-02-30'"),
         ({"column": "day"}, ["9999-12-31"], r"day is '9999-12-31'"),
-        ({"column": "day", "pattern": "%Y%m%d"}, [0], r"day is '2024-03-01' .* pattern '%Y%m%d'"),
+        ({"column": "day", "pattern": "%Y%m%d"}, [0], r"day is '2024-03-01', .* pattern '%Y%m%d'"),
     ],
 )
 def test_partition_without_an_interval_stops_the_run(by, of, match):
@@ -328,6 +328,23 @@ def test_version_without_an_interval_can_be_skipped():
     written.append_at(0.5, "a", "x", of=[0, None])
     written.append_at(0.6, "b", of=[0])
     assert IntervalJob(written, skip_versions="1").took_days(0) == ["b"]
+
+
+def test_partitions_without_an_interval_go_to_the_quarantine():
+    written = DatedTable(by_day=True)
+    written.append_at(0.5, "a", "x", "y", of=[0, None, "abc"])
+    job = IntervalJob(written, on_bad_file="quarantine", max_quarantined="none")
+    report = job.days(0)
+    assert (job.arrived(), report.quarantined, len(job.quarantine())) == (["a"], 2, 2)
+    assert {error.partition(": day is ")[2][:5] for _, error in job.quarantine()} == {"null,", "'abc'"}
+    written.append_at(1.5, "z", "b", of=["abc", 1])
+    assert job.days(0).stopped_because == "done"
+    assert (job.took_days(1), len(job.quarantine())) == (["b"], 3)
+    assert (job.took_days(2), len(job.quarantine())) == ([], 3)
+    written.append_at(2.5, "late", of=[0])
+    job.days(3)
+    job.backfill(days(0))
+    assert (job.arrived(), len(job.quarantine())) == (["a", "late", "b"], 3)
 
 
 def test_partitions_of_hours_in_a_zone():

@@ -168,12 +168,13 @@ class DeltaErrors:
             f"{version}. Nothing was taken in. Correct sources.{self.source}.interval.column, or write interval: {{by: committed}}."
         )
 
-    def no_interval(self, version: int, path: str, column: str, text: str | None, pattern: str) -> SourceError:
+    def no_interval(self, version: int, path: str, why: str) -> SourceError:
         """Return the error for a file whose partition value names no interval."""
-        value = "null" if text is None else f"'{text}'"
+        key = f"sources.{self.source}"
         return SourceError(
-            f"source '{self.source}': {column} is {value} in {path} of version {version} of {self.config.path}, which names no interval by the pattern "
-            f"'{pattern}'. Nothing was taken in. Correct sources.{self.source}.interval.pattern if all values are like this one. {self.way_out(version)}"
+            f"source '{self.source}': {path} of version {version} of {self.config.path} has no interval: {why}. Nothing was taken in. Correct "
+            f"{key}.interval.pattern if all values are like this one, or let such files go to the quarantine: {key}.on_bad_file: quarantine. "
+            f"{self.way_out(version)}"
         )
 
     def late(self, name: str, files: int, interval: str) -> SourceError:

@@ -37,6 +37,12 @@ _CLOCKS_APART: Final = 60_000
 """Distance (ms) of clocks at which an interval counts as over. Commits of its last seconds may be late, then."""
 
 
+class NoInterval(NamedTuple):
+    """Reason why a file has no interval."""
+
+    why: str
+
+
 class TableIntervals(Protocol):
     """Rule by which the files of a table have intervals."""
 
@@ -44,10 +50,10 @@ class TableIntervals(Protocol):
         """Begin to look at the table's versions, from the `first` one that was not taken in."""
         ...
 
-    def start_in_name(self, version: int, file: LoggedFile, state: TableState) -> int | None:
-        """Return the start of a file's interval (ms) where the version alone does not give it; else None.
+    def start_in_name(self, version: int, file: LoggedFile, state: TableState) -> int | NoInterval | None:
+        """Return the start of a file's interval (ms), or why it has none; None where the version alone gives it.
 
-        Raises `SourceError` for a file that has no interval.
+        Raises `SourceError` for a table that cannot have such intervals.
         """
         ...
 
@@ -91,7 +97,12 @@ class CommitIntervals:
         """Begin at the `first` version, with the times that checkpoints have recorded."""
         self._first, self._times = first, dict(taken_in.commit_times)
 
-    def start_in_name(self, version: int, file: LoggedFile, state: TableState) -> int | None:  # noqa: ARG002 - as above
+    def start_in_name(
+        self,
+        version: int,  # noqa: ARG002 - for intervals by columns
+        file: LoggedFile,  # noqa: ARG002 - as above
+        state: TableState,  # noqa: ARG002 - as above
+    ) -> int | NoInterval | None:
         """Return None: the version gives the interval."""
         return None
 
@@ -161,8 +172,8 @@ class PartitionIntervals:
     def look(self, taken_in: TakenIn, first: int) -> None:
         """Do nothing: values do not depend on what was taken in."""
 
-    def start_in_name(self, version: int, file: LoggedFile, state: TableState) -> int | None:
-        """Return the start of the period that the file's value names. Raises `SourceError` where there is none."""
+    def start_in_name(self, version: int, file: LoggedFile, state: TableState) -> int | NoInterval | None:
+        """Return the start of the period that the file's value names. Raises `SourceError` for a table without the column."""
         column = next((own for own in state.columns if own.name == self._column), None)
         if column is None or self._column not in state.partition_columns:
             raise self._errors.no_partition_column(version, self._column, state.partition_columns)
@@ -172,7 +183,10 @@ class PartitionIntervals:
         except OverflowError:
             period = None
         if period is None:
-            raise self._errors.no_interval(version, file.path, self._column, text, self._pattern.text)
+            value = "null" if text is None else f"'{text}'"
+            return NoInterval(
+                f"{self._column} is {value}, which names no interval by the pattern '{self._pattern.text}'"
+            )
         return period[0]
 
     def interval_of(self, name: str) -> Interval | None:
@@ -203,6 +217,7 @@ class Division:
     """Files of a table that lie ahead of a position, by what a slice does with them."""
 
     taken: tuple[SourceFile, ...]
+    """Files of the interval, behind files without an interval that were not seen before: these go to the quarantine."""
     late: tuple[LateFile, ...]
     """Files of intervals that were taken in before they came."""
     waiting: tuple[SourceFile, ...]
@@ -229,7 +244,7 @@ def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, interval
 
     Raises `IntervalError` where the position was recorded without intervals, and an earlier interval than the wanted one has files.
     """
-    placed = [*_placed(files, intervals)]
+    placed, without = [*_placed(files, intervals)], [file for file in files if intervals.interval_of(file.name) is None]
     known, reached, wanted = known_version(since), want.taken_in.reached, want.interval
     beginning = want.taken_in.intervals[0].start if want.taken_in.intervals else 0
     begun = {*since.begun}
@@ -242,7 +257,10 @@ def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, interval
     taken = [own for own in on_time if _is_wanted(own, since, want)]
     rewritten = frozenset(own.interval.start for own in taken if kind_of(own.file.name) == REWRITTEN)
     return Division(
-        tuple(sorted((own.file for own in taken if own.interval.start not in rewritten), key=lambda file: file.name)),
+        (
+            *(file for file in without if version_of(file.name) > known and file.name not in begun),
+            *sorted((own.file for own in taken if own.interval.start not in rewritten), key=lambda file: file.name),
+        ),
         tuple(
             LateFile(file.name, interval.start, interval.end)
             for file, interval in behind

@@ -19,7 +19,14 @@ from headrace.config import JobConfig, SourceConfig, StartKind
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.records.source_columns import EventTimeLimit
 from headrace.sources.delta.errors import DeltaErrors
-from headrace.sources.delta.intervals import TableIntervals, divide, intervals_of_table, known_version, late_error
+from headrace.sources.delta.intervals import (
+    NoInterval,
+    TableIntervals,
+    divide,
+    intervals_of_table,
+    known_version,
+    late_error,
+)
 from headrace.sources.delta.names import REWRITTEN, SNAPSHOT, end_place, file_name, kind_of, start_of, version_of
 from headrace.sources.delta.net_changes import ChangedFile, net_changes
 from headrace.sources.delta.policy import is_passed_over, is_rewrite
@@ -429,6 +436,18 @@ class DeltaSource(Source):
             self._files[version, version == snapshot] = files
         return files
 
+    def _start(self, version: int, logged: LoggedFile, state: TableState) -> tuple[int | None, str | None]:
+        """Return the start of a file's interval (ms) if its name has it, and why the file has to go to the quarantine, if it has.
+
+        Raises `SourceError` for a file without an interval, unless bad files go to the quarantine.
+        """
+        start = None if self._intervals is None else self._intervals.start_in_name(version, logged, state)
+        if not isinstance(start, NoInterval):
+            return start, None
+        if self._config.on_bad_file == "fail":
+            raise self._errors.no_interval(version, logged.path, start.why)
+        return None, start.why
+
     def _rewritten(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
         """Yield what stands for a commit that is passed over in each of the intervals that it rewrote, where columns give them."""
         if not self._by_column or self._intervals is None:
@@ -436,7 +455,7 @@ class DeltaSource(Source):
         files = (*commit.dropped, *commit.appended)
         if any(not file.partition for file in files):
             raise self._errors.without_partition(commit.version)
-        starts = (self._intervals.start_in_name(commit.version, file, state) for file in files)
+        starts = (self._start(commit.version, file, state)[0] for file in files)
         for start in sorted({start for start in starts if start is not None}):
             yield SourceFile(file_name(commit.version, REWRITTEN, commit.operation, start), self._config.path, 0)
 
@@ -511,7 +530,8 @@ class DeltaSource(Source):
             vector=logged.vector,
             table="" if logged.vector is None and own.only is None else self._config.path,
         )
-        start = None if self._intervals is None else self._intervals.start_in_name(version, logged, state)
+        start, problem = self._start(version, logged, state)
+        facts = msgspec.structs.replace(facts, problem=problem)
         name = file_name(version, kind, logged.path, start)
         path = f"{self._config.path}/{logged.path}"
         return SourceFile(name, path, 0, self._config.format, msgspec.Raw(msgspec.json.encode(facts)))

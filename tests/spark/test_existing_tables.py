@@ -9,11 +9,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.edits.fork import fork
+from headrace.edits.promote import promoting
 from headrace.edits.restore import restore
 from headrace.errors import ConfigError, SinkMismatchError, UserFunctionError
 from headrace.local.runner import run as run_here
 from headrace.records.columns import sink_schema, to_columns
 from headrace.run.options import RunOptions
+from headrace.sinks.sink import SparkWriters
+from headrace.spark.runner import run_in
+from headrace.spark.writers import writer_through
 from tests.jobs.home import Home
 from tests.jobs.readings import FIRST, READINGS, SECOND, Reading, last_of, reading
 
@@ -127,12 +132,12 @@ def assert_has(spark, home, rows):
     assert (rows_of(spark, home, "every"), rows_of(spark, home, "last")) == (expected(rows), expected(last_of(rows)))
 
 
-OFTEN = {"by generated day", "mapped by name", "variant", "as Databricks makes them"}
+OFTEN = {"by generated day", "variant", "as Databricks makes them"}
 """Kinds that are tried with each run of the tests; all of them in the long one."""
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in OFTEN else pytest.mark.slow) for name in KINDS]
+    "name", [pytest.param(name, marks=[] if name in OFTEN else pytest.mark.long) for name in KINDS]
 )
 def test_table_of_others_keeps_its_form(home, run, spark, name):
     forms = make(spark, home, KINDS[name])
@@ -152,7 +157,7 @@ def test_table_of_others_keeps_its_form(home, run, spark, name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in OFTEN else pytest.mark.slow)
+        pytest.param(name, marks=[] if name in OFTEN else pytest.mark.long)
         for name, kind in KINDS.items()
         if kind.only_spark
     ],
@@ -191,3 +196,22 @@ def test_untouched_columns_keep_their_values(home, run, spark):
     run(home, **QUICK)
     rows = spark.read.format("delta").load(path).where("id >= 0").orderBy("id").select("id", "comment").collect()
     assert [tuple(row) for row in rows] == [(1, "of 1"), (2, "of 2"), (4, None)]
+
+
+@pytest.mark.parametrize("name", ["vectors", "as Databricks makes them"])
+def test_branch_is_promoted_into_table_of_others(home, run, spark, name):
+    forms = make(spark, home, KINDS[name])
+    feed(home, 1, FIRST)
+    run(home, **QUICK)
+    corrected = [reading(1, 1, n=77), reading(3, 3), reading(4, 4)]
+    feed(home, 1, corrected)
+    config = home.config()
+    fork(config, "again", 0, "test")
+    run_in(spark, config.on_branch("again"), RunOptions(run_id="branch", **QUICK), lambda _: None)
+    with promoting(config, "again", "test", writers=SparkWriters(write=writer_through(spark))) as promotion:
+        promotion.promote()
+    assert_has(spark, home, corrected)
+    feed(home, 2, SECOND)
+    run(home, **QUICK)
+    assert_has(spark, home, corrected + SECOND)
+    assert {sink: form_of(spark, home, sink) for sink in forms} == forms

@@ -49,6 +49,7 @@ from headrace.log.log import CheckpointLog
 from headrace.log.marks import open_intents, refuse_erased
 from headrace.names import counted
 from headrace.sources.interval import Interval
+from headrace.storage.delta_schema import plain_field
 from headrace.storage.files import Usage
 from headrace.storage.overlay import DELETED, Base
 from headrace.tables.folder import JobFolder
@@ -150,12 +151,24 @@ class _Origin:
             problem = check.problem(self.checkpoint)
         except SinkMismatchError as error:
             return self._unpublished() if self.checkpoint is self.log.last else error
+        if (of_variants := self._sink_with_variants(check)) is not None:
+            return of_variants
         lists_all = f"Nothing was changed. 'headrace checkpoints {job}' lists all."
         return (
             None
             if problem is None
             else StorageError(f"no branch can begin at checkpoint {number}: {problem}. {lists_all}")
         )
+
+    def _sink_with_variants(self, check: RestoreCheck) -> HeadraceError | None:
+        """Return the error for a sink with VARIANT columns: rows of a branch have texts there."""
+        for name, history in sorted(check.histories.items()):
+            if history.table is not None and (columns := history.table.form.variants):
+                return ConfigError(
+                    f"no branch can begin: sink '{name}' at {history.table.uri} has VARIANT columns ({', '.join(sorted(columns))}), and the "
+                    "table of a branch cannot build on them. Nothing was changed. Give the table texts of JSON there instead."
+                )
+        return None
 
     def branch(self, name: str, run_id: str, note: str | None, **fields: Any) -> Branch:
         """Return a new branch that begins here."""
@@ -296,7 +309,7 @@ def _make_tables(config: JobConfig, on_branch: JobConfig, branch: Branch, sinks:
         below = folder.at(uri).table().at(version)
         key = sinks[name].key if config.sinks[name].mode == "merge" else ()
         extra = [pa.field(DELETED, pa.bool_())] if key else []
-        columns = pa.schema([*below.schema, *extra])
+        columns = pa.schema([*map(plain_field, below.schema), *extra])
         store.create(columns, below.partition_columns, Base(uri, version, key).described())
 
 

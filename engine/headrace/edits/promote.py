@@ -92,14 +92,19 @@ def promoted_sinks(job: OpenJob, own: OpenJob, checkpoint_id: int) -> dict[str, 
             if job.config.sinks[name].mode == "append":
                 outputs[name] = [*_added_files(job, name, of_branch, checkpoint_id)]
             else:
-                outputs[name] = [*_changes_file(job, name, of_branch, list(table.key), checkpoint_id)]
+                written = to_schemas({name: table})[name]
+                outputs[name] = [*_changes_file(job, name, of_branch, written, checkpoint_id)]
     return outputs
 
 
 def _added_files(job: OpenJob, name: str, of_branch: Snapshot, checkpoint_id: int) -> Iterator[OutputFile]:
-    """Copy the files that a branch has added to a sink into the folder of the job's sink."""
+    """Copy the files that a branch has added to a sink into the folder of the job's sink, or their rows into the job's folder."""
     folder = job.folder.at(sink_of(job.config, name).store.uri)
     own = own_rows(of_branch)
+    if not job.stagings[name].in_table:
+        staged = job.folder.stage(f"outputs/{name}/{_file_name(job, name, checkpoint_id)}", own.read(of_branch.schema))
+        yield OutputFile(staged.path, staged.rows, staged.size, apart=True)
+        return
     for action in own.add_actions().to_pylist():
         rows = folder.at(own.uri).parquet(unquote(action["path"]))
         values = _partition(action)
@@ -110,11 +115,15 @@ def _added_files(job: OpenJob, name: str, of_branch: Snapshot, checkpoint_id: in
 
 
 def _changes_file(
-    job: OpenJob, name: str, of_branch: Snapshot, key: list[str], checkpoint_id: int
+    job: OpenJob, name: str, of_branch: Snapshot, written: tuple[pa.Schema, tuple[str, ...]], checkpoint_id: int
 ) -> Iterator[OutputFile]:
     """Stage changes that make a merge sink of the job equal to the branch's; nothing if both are equal."""
     live = job.folder.at(job.config.sinks[name].table_path).table().latest()
-    changes = _changes(live, of_branch, key, job.folder)
+    columns, key = written
+    schema = pa.schema(
+        [column for column in of_branch.schema if column.name in columns.names]
+    )  # others stay as they are
+    changes = _changes(live, of_branch, schema, list(key), job.folder)
     if len(changes):
         path = f"outputs/{name}/{_file_name(job, name, checkpoint_id)}"
         staged = job.folder.stage(path, changes)
@@ -125,17 +134,22 @@ def _file_name(job: OpenJob, name: str, checkpoint_id: int) -> str:
     return f"{checkpoint_id:010d}-{name}-promotion-{job.attempt_id[:12]}-{clock.unique_id()[:12]}.parquet"
 
 
-def _changes(live: Snapshot, of_branch: Snapshot, key: list[str], storage: Storage) -> pa.Table:
-    """Return changes by primary key that make `live` equal to the table of the branch.
+def _changes(live: Snapshot, of_branch: Snapshot, schema: pa.Schema, key: list[str], storage: Storage) -> pa.Table:
+    """Return changes by primary key that make `live` equal to the table of the branch, in the columns of `schema`.
 
-    Reads only files that are not in both tables: they have all differences.
+    Reads only files that are not in both tables: they have all differences, unless one path can have other rows in each.
     """
     base = of_branch.base if isinstance(of_branch, OverlaySnapshot) else None
-    own, schema = own_rows(of_branch), of_branch.schema
-    common = live.files() & (base.files() if base is not None else set())
+    own = own_rows(of_branch)
     written = own.read(pa.schema([*schema, pa.field(DELETED, pa.bool_())])) if base is not None else own.read(schema)
-    now = _rows_of_files(live, live.files() - common, schema, storage)
-    then = _rows_of_files(base, base.files() - common, schema, storage) if base is not None else schema.empty_table()
+    if live.form.has_plain_files and (base is None or base.form.has_plain_files):
+        common = live.files() & (base.files() if base is not None else set())
+        now = _rows_of_files(live, live.files() - common, schema, storage)
+        then = (
+            _rows_of_files(base, base.files() - common, schema, storage) if base is not None else schema.empty_table()
+        )
+    else:
+        now, then = live.read(schema), base.read(schema) if base is not None else schema.empty_table()
     if base is None:
         kept = written
     else:
@@ -158,8 +172,9 @@ def _rows_of_files(table: Snapshot, files: Collection[str], schema: pa.Schema, s
             continue
         rows = storage.at(table.uri).parquet(path)
         for column, text in _partition(action).items():
-            value = pa.scalar(text, pa.string()).cast(schema.field(column).type)
-            rows = rows.append_column(column, pa.repeat(value, len(rows)))
+            if column in schema.names:
+                value = pa.scalar(text, pa.string()).cast(schema.field(column).type)
+                rows = rows.append_column(column, pa.repeat(value, len(rows)))
         parts.append(typed_rows(table.uri, rows, schema))
     return pa.concat_tables(parts)
 

@@ -93,7 +93,7 @@ class SinkHistory:
         self._sink = sink
         commits = [] if table is None else table.history()
         self._first = commits[-1].version if commits else 0
-        self._start = self._begins_empty(commits, lineage)
+        self._start = self._begins_at(commits, lineage)
         self._published: dict[int, int] = {}
         self._is_known = any(not lineage.incarnations.keys().isdisjoint(commit.info.published_by) for commit in commits)
         for commit, incarnation in _publications(commits[::-1]):
@@ -103,13 +103,16 @@ class SinkHistory:
                 self._published.setdefault(checkpoint.checkpoint_id, commit.version)
         self._is_known = self._is_known or bool(self._published)
 
-    def _begins_empty(self, newest_first: Sequence[Commit], lineage: Lineage) -> int | None:
-        """Return the version without rows at which the sink began: the last take-over of the table, else version 0."""
+    def _begins_at(self, newest_first: Sequence[Commit], lineage: Lineage) -> int | None:
+        """Return the version with which the sink began: the last take-over, without rows, else the first claim, with those of others."""
         names = {self._sink, *lineage.sinks}  # it may have had another name
         own = set() if lineage.uid is None else {owner_number(lineage.uid, name) for name in names}
-        claims = ((commit.version, commit.info.claim) for commit in newest_first)
-        taken = (version for version, claim in claims if claim is not None and claim.is_empty and claim.owner in own)
-        return next(taken, None if self._first else 0)
+        pairs = ((commit.version, commit.info.claim) for commit in newest_first)
+        claims = [(version, claim) for version, claim in pairs if claim is not None and claim.owner in own]
+        taken = (version for version, claim in claims if claim.is_empty)
+        begun = (version for version, claim in claims[::-1] if not claim.moved)
+        first = next(begun, None if self._first else 0)
+        return next(taken, first)
 
     @property
     def is_known(self) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import ConfigError, StorageError
 from headrace.log.checkpoint import Kind
+from headrace.log.declared import to_schemas
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.query import ask, connect, copy, reading, unreadable
 from headrace.storage.predicate import Conditions, Within
@@ -214,7 +215,9 @@ def _sink_difference(before: JobAtCheckpoint, after: JobAtCheckpoint, name: str,
     if _are_on_one_lineage(before, after) and snapshots[0].version == snapshots[1].version:
         return TableDifference(name, True, (), ())
     connection = connect()
-    columns = list(dict.fromkeys(column for snapshot in snapshots for column in snapshot.schema.names))
+    names = dict.fromkeys(column for snapshot in snapshots for column in snapshot.schema.names)
+    written = _written_columns(before, name) | _written_columns(after, name) or {*names}
+    columns = [column for column in names if column in written]  # others are not the job's
     for side, snapshot in zip(("before", "after"), snapshots, strict=True):
         with reading(snapshot.uri, snapshot.version, after.config.job):
             copy(connection, f"{side}_rows", snapshot.stream(), table=name)
@@ -235,6 +238,12 @@ def _primary_key(job: JobAtCheckpoint, sink: str) -> list[str]:
     """Return the primary key of a sink; empty for a sink in append mode, and for one that the job has not recorded."""
     recorded = job.checkpoint.sink_tables
     return [*recorded[sink].key] if sink in recorded else []
+
+
+def _written_columns(job: JobAtCheckpoint, sink: str) -> set[str]:
+    """Return the columns that a job writes to a sink; none for a sink that the job has not recorded."""
+    recorded = job.checkpoint.sink_tables
+    return {*to_schemas({sink: recorded[sink]})[sink][0].names} if sink in recorded else set()
 
 
 def _compare(

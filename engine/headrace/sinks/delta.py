@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Self
 
+import msgspec
 import pyarrow as pa
 from pyarrow import fs
 
@@ -151,7 +152,8 @@ class DeltaTableSink:
             Transaction(new, NEVER if (number := table.transaction(old)) is None else number)
             for old, new in zip(self._app_ids, to._app_ids, strict=True)
         ]
-        self.store.append(table.version, table.schema, [], CommitInfo(claim=claim, further=tuple(positions)))
+        moved = msgspec.structs.replace(claim, moved=True)
+        self.store.append(table.version, table.schema, [], CommitInfo(claim=moved, further=tuple(positions)))
 
     def column_problems(self, before: Collection[str] = ()) -> Iterator[str]:
         """Yield a sentence for each reason why the pipeline's columns do not fit the existing table.
@@ -323,7 +325,8 @@ class DeltaTableSink:
         between them the next try makes both.
         """
         self._check_staged(files, publication.checkpoint_id)
-        if self.fit(table).takes_files and not any(file.apart for file in files):
+        fit = self.fit(table)
+        if fit.takes_files and fit.form.has_plain_files and not any(file.apart for file in files):
             parent, _ = self._with_columns(table)
             self.store.rewind(parent, version, self.schema, _staged(files), self._info(publication))
             return

@@ -86,6 +86,18 @@ def unknown_types(columns: Sequence[DeltaColumn]) -> Iterator[str]:
         yield from unknown_types(column.parts)
 
 
+def plain_field(column: pa.Field) -> pa.Field:
+    """Return a column without what a table says of it, such as its other name in files, also within structs, lists and maps."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([plain_field(part) for part in kind])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(plain_field(kind.key_field), plain_field(kind.item_field))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(plain_field(kind.value_field))
+    return pa.field(column.name, kind, column.nullable)
+
+
 def to_logged(schema: pa.Schema) -> dict[str, Any]:
     """Return a schema as it stands in the log of a Delta table."""
     logged: dict[str, Any] = msgspec.json.decode(Schema.from_arrow(schema).to_json())

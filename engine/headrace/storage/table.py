@@ -111,6 +111,9 @@ class Claim(msgspec.Struct, frozen=True):
     is_empty: bool = False
     """The commit has also removed all rows: the former owner's."""
 
+    moved: bool = False
+    """The sink owned the table before, under another name."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitInfo:
@@ -212,6 +215,9 @@ class TableForm:
     maps_columns: bool = False
     """Columns have other names in data files."""
 
+    has_vectors: bool = False
+    """Rows of data files may be deleted by deletion vectors."""
+
     filled: frozenset[str] = frozenset()
     """Columns that Spark fills where rows lack them: generated ones, identities, and those with a default."""
 
@@ -220,6 +226,11 @@ class TableForm:
 
     variants: frozenset[str] = frozenset()
     """Columns of VARIANT."""
+
+    @property
+    def has_plain_files(self) -> bool:
+        """Return whether the rows of a data file are rows of the table as they are."""
+        return not (self.maps_columns or self.has_vectors or self.variants)
 
 
 class Snapshot(Protocol):

@@ -57,6 +57,7 @@ def form_of(table: DeltaTable) -> TableForm:
         ),
         beyond=tuple(f"{name}: {_BEYOND[name]}" for name in sorted(features & _BEYOND.keys())),
         maps_columns=table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none",
+        has_vectors="deletionVectors" in features,
         filled=generated | identities | defaults,
         identities=frozenset(_always(fields)),
         variants=variants,

@@ -14,7 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Digits, Pipeline, Struct
+from headrace.edits.restore import restore
 from headrace.errors import ConfigError, UserFunctionError
+from headrace.readers.difference import differences
+from headrace.readers.job_at import JobAtCheckpoint
 from headrace.records.value_arrays import UnfitRecord
 from headrace.sinks.table_fit import Staging, is_cast
 from headrace.storage.delta_schema import to_logged
@@ -236,3 +239,49 @@ def test_number_keeps_its_value_or_is_refused(values, kind):
     if pa.types.is_floating(kind) and pa.types.is_decimal(values.type):
         fitted = Decimal(fitted).quantize(Decimal("0.001"))
     assert repr(fitted) == repr(value) if value is None or str(value) == "nan" else fitted == value
+
+
+@pytest.mark.parametrize("partition_by", PARTITIONS)
+@pytest.mark.parametrize("mode", ["append", "merge"])
+def test_promotion_keeps_the_form_of_a_table(mode, partition_by):
+    harness = harness_over(mode)
+    columns = OWN | CHANGES["narrow"] | {"note": pa.string()}
+    uri = make(harness, columns, partition_by, id=pa.array([2], pa.int32()), note=["theirs"])
+    before = DeltaTable(uri).schema().to_json()
+    harness.feed("rows", [row(1), row(2)])
+    harness.run()
+    branch = harness.branch("again", at=0)
+    branch.run()
+    harness.feed("rows", [row(3)])
+    harness.run()
+    branch.run()
+    branch.promote()
+    stored = rows_at(uri)
+    theirs = [value for value in stored if value["note"]]
+    assert [value["id"] for value in theirs] == [2]
+    rows = [{name: value[name] for name in OWN} for value in stored if mode == "merge" or not value["note"]]
+    assert rows == written([row(1), row(2), row(3)], OWN | CHANGES["narrow"])
+    assert DeltaTable(uri).schema().to_json() == before
+
+
+def test_difference_of_a_branch_leaves_columns_of_others_out():
+    harness = harness_over("merge")
+    make(harness, OWN | {"note": pa.string()}, id=[2], note=["theirs"])
+    harness.feed("rows", [row(1), row(2)])
+    harness.run()
+    branch = harness.branch("again", at=0)
+    branch.run()
+    sides = [JobAtCheckpoint(config) for config in (harness.config, branch.config)]
+    assert [difference.table for difference in differences(*sides) if difference.is_sink] == []
+
+
+@pytest.mark.parametrize("mode", ["append", "merge"])
+def test_restore_to_the_beginning_keeps_rows_of_others(mode):
+    harness = harness_over(mode)
+    uri = make(harness, OWN, id=[-1])
+    harness.feed("rows", [row(1), row(2)])
+    harness.run()
+    restore(harness.config, 0, "", "somebody")
+    assert [stored["id"] for stored in rows_at(uri)] == [-1]
+    harness.run()
+    assert [stored["id"] for stored in rows_at(uri)] == [-1, 1, 2]

@@ -276,6 +276,18 @@ def test_commits_before_the_first_interval_are_left_out():
     assert job.days(1).stopped_because == "done"
 
 
+def test_commits_before_the_first_interval_are_not_read():
+    written = committed()
+    written.date(written.delete("a"), 2.6)
+    written.append_at(3.5, "f")
+    for first in (0, 3):
+        written.forget(first)
+        assert IntervalJob(written).took_days(3) == ["f"]
+    written.forget(6)
+    with pytest.raises(SourceError, match=r"does not have version 0-5 any more"):
+        IntervalJob(written).days(3)
+
+
 def test_gap_behind_runs_without_intervals_is_refused():
     written = committed()
     job = IntervalJob(written, max_files_per_batch=1)
@@ -308,7 +320,11 @@ def test_caught_up_and_interval_runs_alternate():
     [
         ({"column": "dy"}, [0], r"column 'dy', and .* is partitioned by day at version 1"),
         ({"column": "shop"}, [0], r"column 'shop', and .* is partitioned by day"),
-        ({"column": "day"}, ["abc"], r"day=abc/.* of version 1 .* day is 'abc', which names no interval by the pattern '%Y-%m-%d'"),
+        (
+            {"column": "day"},
+            ["abc"],
+            r"day=abc/.* of version 1 .* day is 'abc', which names no interval by the pattern '%Y-%m-%d'",
+        ),
         ({"column": "day"}, [None], r"day=__HIVE_DEFAULT_PARTITION__/.*: day is null"),
         ({"column": "day"}, ["2024-02-30"], r"day is '2024-02-30'"),
         ({"column": "day"}, ["9999-12-31"], r"day is '9999-12-31'"),

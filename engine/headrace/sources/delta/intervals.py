@@ -61,6 +61,10 @@ class TableIntervals(Protocol):
         """Return the interval of the file with a name; None where the log does not tell it any more."""
         ...
 
+    def is_before(self, version: int, interval: Interval) -> bool:
+        """Return whether a version, and so all earlier ones, have no file of an interval, nor of a later one."""
+        ...
+
     def is_behind(self, version: int, interval: Interval) -> bool:
         """Return whether a version, and so all later ones, have no file of an interval, nor of an earlier one."""
         ...
@@ -113,6 +117,10 @@ class CommitIntervals:
             return None
         time = self.time_of(version)
         return Interval(time, time + 1)
+
+    def is_before(self, version: int, interval: Interval) -> bool:
+        """Return whether a version was committed before the interval's start."""
+        return self.time_of(version) < interval.start
 
     def is_behind(self, version: int, interval: Interval) -> bool:
         """Return whether a version was committed at the interval's end or later."""
@@ -193,6 +201,10 @@ class PartitionIntervals:
         """Return the period whose start is in the name."""
         start = start_of(name)
         return None if start is None else Interval(*self._pattern.period_at(start))
+
+    def is_before(self, version: int, interval: Interval) -> bool:  # noqa: ARG002 - as above
+        """Return False: any version may add rows to any partition."""
+        return False
 
     def is_behind(self, version: int, interval: Interval) -> bool:  # noqa: ARG002 - as above
         """Return False: any version may add rows to any partition."""

@@ -128,6 +128,9 @@ class DeltaSource(Source):
         new: list[SourceFile] = []
         reached = place.version - 1
         for version in range(place.version, versions[-1] + 1):
+            if self._lies_before(max(version, versions[0]), want):
+                reached = version
+                continue
             has_files = want.interval is None and bool(new or has_unread)
             if self._lies_behind(version, want) or (has_files and self._is_compared(version, place.snapshot)):
                 break
@@ -148,17 +151,21 @@ class DeltaSource(Source):
     # ---------------------------------------------------------------------------------------------------- intervals
 
     def _lies_behind(self, version: int, want: Want) -> bool:
-        return (
-            self._intervals is not None
-            and want.interval is not None
-            and self._intervals.is_behind(version, want.interval)
-        )
+        if self._intervals is None or want.interval is None:
+            return False
+        return self._intervals.is_behind(version, want.interval)
+
+    def _lies_before(self, version: int, want: Want) -> bool:
+        """Return whether a version lies before the first interval of a job: nothing of it is read, whatever it changed."""
+        if self._intervals is None or want.interval is None or want.taken_in.facts.position is not None:
+            return False
+        return self._intervals.is_before(version, want.interval)
 
     def _plan_intervals(
         self, intervals: TableIntervals, since: SourceFacts, want: Want, place: _Place, versions: range
     ) -> Ahead:
         """Return the files to take in next of a table whose files have intervals."""
-        intervals.look(want.taken_in, place.version)
+        intervals.look(want.taken_in, max(place.version, versions[0]))
         intervals.check(want)
         unread = self._unread(since)
         listed, new = self._files_ahead(place, versions, want, has_unread=bool(unread))
@@ -206,7 +213,7 @@ class DeltaSource(Source):
             return ()
         versions, position = self._versions(), taken_in.facts.position_as(TablePosition)
         place = self._place(position, versions)
-        self._intervals.look(taken_in, place.version)
+        self._intervals.look(taken_in, max(place.version, versions[0]))
         _, new = self._files_ahead(place, versions, Want(taken_in), has_unread=True)  # up to one that runs stop at
         known, reached = known_version(taken_in.facts), taken_in.reached
         ahead = [ListedFile(file, self._intervals.interval_of(file.name)) for file in new]

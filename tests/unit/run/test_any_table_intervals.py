@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from headrace.commit.input_report import input_remarks
 from headrace.errors import IntervalError
-from tests.unit.run.dated_table import DAY, FIRST, DatedTable, IntervalJob, days, rows_by_version
+from headrace.sources.interval import Interval
+from tests.unit.run.dated_table import DAY, FIRST, HOUR, DatedTable, IntervalJob, days, rows_by_version
 
 END = 4
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # a job takes too long for many shorter ones
@@ -190,3 +191,25 @@ def differing_days(model, job, position):
     for name in model.written.names():
         present[day_of[name]].add(name)
     return {day for day in range(position) if taken[day] != present[day]}
+
+
+@pytest.mark.slow
+@settings(max_examples=10, deadline=None, phases=PHASES)
+@given(
+    commits=st.lists(COMMITS, min_size=1, max_size=6),
+    steps=st.lists(st.none() | st.integers(1, 30), max_size=6),
+)
+def test_runs_with_and_without_intervals_continue(commits, steps):
+    model = Model(by_day=False)
+    for hour, of in commits:
+        model.commit(hour, of)
+    job = IntervalJob(model.written, harness={"now": FIRST + END * DAY}, max_files_per_batch=1)
+    job.interval(days(-2, 0))
+    for hours in steps:
+        start = job.last.interval_end
+        if hours is None:
+            job.run(max_batches=1)
+        elif (end := start + hours * HOUR) <= FIRST + END * DAY:
+            job.interval(Interval(start, end))
+    job.run()
+    assert job.arrived() == [name for _, _, name in model.rows()]

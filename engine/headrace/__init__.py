@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.api.changelog import DEBEZIUM, MAXWELL, ChangelogMode
+    from headrace.api.changelog import COMPACTED, DEBEZIUM, MAXWELL, ChangelogMode
     from headrace.api.functions import (
         AsyncFunction,
         BroadcastContext,
@@ -93,6 +93,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
+    "COMPACTED",
     "DEBEZIUM",
     "MAXWELL",
     "AggregateFunction",
@@ -175,7 +176,7 @@ __all__ = [
 
 
 _MODULES = {
-    "api.changelog": ("DEBEZIUM", "MAXWELL", "ChangelogMode"),
+    "api.changelog": ("COMPACTED", "DEBEZIUM", "MAXWELL", "ChangelogMode"),
     "api.functions": (
         "AsyncFunction",
         "BroadcastContext",

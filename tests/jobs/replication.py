@@ -146,10 +146,13 @@ _NAMES = {
     2950: "io.debezium.data.Uuid",
 }
 
+_TYPES = {16: "boolean", 20: "int64", 23: "int32", 1082: "int32", 1083: "int64", 1114: "int64", 1700: "bytes"}
+
 
 def _field(column: Column) -> dict[str, Any]:
     scale = {"parameters": {"scale": str(_scale(column))}} if column.type == 1700 else {}
-    return {"field": column.name, "type": "any", "optional": True, "name": _NAMES.get(column.type), **scale}
+    kind = _TYPES.get(column.type, "string")
+    return {"field": column.name, "type": kind, "optional": True, "name": _NAMES.get(column.type), **scale}
 
 
 def _scale(column: Column) -> int:

@@ -27,6 +27,7 @@ from headrace.provision.jars import KAFKA, Jars, fetch, jars_folder
 from headrace.provision.java import require_java
 from headrace.run.options import RunOptions
 from headrace.storage.storage import Storage
+from tests.jobs.certificates import Certificates, certificates
 from tests.jobs.home import JARS, LOCAL, PROJECT, Home
 from tests.jobs.ports import free_port
 
@@ -78,17 +79,43 @@ def class_path() -> str:
 
 
 @pytest.fixture(scope="session")
-def servers(class_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates of the broker, from an authority of these tests."""
+    return certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def secure_servers(servers: str) -> str:
+    """The broker's address for clients that log in, over TLS."""
+    return f"127.0.0.1:{SECURE_PORTS[servers]}"
+
+
+SECURE_PORTS: dict[str, int] = {}
+"""Ports of secure listeners, by the address of the open one."""
+LOGIN = {"SCRAM-SHA-512": ("ann", "scram-secret"), "PLAIN": ("bob", "plain-secret")}
+"""User and password by mechanism."""
+
+
+@pytest.fixture(scope="session")
+def servers(class_path: str, authority: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a running broker."""
     folder = tmp_path_factory.mktemp("broker")
-    port, controller = free_port(), free_port()
+    port, secure, controller = free_port(), free_port(), free_port()
     settings = folder / "server.properties"
+    module = "org.apache.kafka.common.security"
+    user, password = LOGIN["PLAIN"]
     settings.write_text(
         f"""process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},SECURE://127.0.0.1:{secure},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SECURE://127.0.0.1:{secure}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SECURE:SASL_SSL,CONTROLLER:PLAINTEXT
+listener.name.secure.ssl.keystore.type=PEM
+listener.name.secure.ssl.keystore.location={authority.server}
+listener.name.secure.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
+listener.name.secure.plain.sasl.jaas.config={module}.plain.PlainLoginModule required user_{user}="{password}";
+listener.name.secure.scram-sha-512.sasl.jaas.config={module}.scram.ScramLoginModule required;
 controller.listener.names=CONTROLLER
 log.dirs={folder}/logs
 auto.create.topics.enable=false
@@ -99,8 +126,10 @@ transaction.state.log.num.partitions=1
 """
     )
     java = [str(require_java(PROJECT) / "bin" / "java"), *SMALL_JVM, "-cp", class_path]
+    user, password = LOGIN["SCRAM-SHA-512"]
+    scram = f"SCRAM-SHA-512=[name={user},password={password}]"
     subprocess.run(
-        [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(settings)],
+        [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(settings), "--add-scram", scram],
         check=True,
         capture_output=True,
     )
@@ -112,6 +141,7 @@ transaction.state.log.num.partitions=1
             assert process.poll() is None, (folder / "broker.log").read_text()
             assert clock.monotonic() < deadline, "the broker does not listen"
             clock.sleep(0.2)
+        SECURE_PORTS[f"127.0.0.1:{port}"] = secure
         yield f"127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -182,6 +212,7 @@ class Broker:
         *,
         timestamp: int | None = None,
         aborts: bool | None = None,
+        key: bytes = b"key",
     ) -> None:
         """Send messages; `aborts` says how their transaction ends, None that there is no transaction."""
         settings = self._settings()
@@ -197,7 +228,7 @@ class Broker:
         for value in values:
             encoded = value if value is None or isinstance(value, bytes) else msgspec.json.encode(value)
             record = self.jvm.org.apache.kafka.clients.producer.ProducerRecord(
-                topic, partition, timestamp, b"key", encoded
+                topic, partition, timestamp, key, encoded
             )
             record.headers().add("source", b"test")
             producer.send(record)

@@ -15,8 +15,10 @@ import pytest
 
 from headrace import DEBEZIUM, Digits, NaiveDatetime, Pipeline, Struct, Timestamp, field
 from headrace.testing import MemoryTopic, PipelineHarness
+from tests.jobs.connect_avro import avro_schema, avro_value
 from tests.jobs.postgres import postgres
 from tests.jobs.replication import Feed
+from tests.jobs.schema_registry import Registry, avro, running
 
 
 class Item(Struct, frozen=True):
@@ -132,17 +134,74 @@ def connection(database):
         cursor.execute("select pg_drop_replication_slot('feed')")
 
 
+class InAvro:
+    """Writer of messages as Debezium's converter to Avro makes them."""
+
+    def __init__(self, registry):
+        self.registry, self.key = registry, None
+
+    def __call__(self, key, value):
+        if value is None:
+            return self.key, None  # the tombstone behind a deletion
+        event = value["schema"] | {"name": "items.Envelope", "fields": [*value["schema"]["fields"], *BESIDE]}
+        fields = [part for part in event["fields"][0]["fields"] if part["field"] in key]
+        of_key = {"type": "struct", "name": "items.Key", "fields": fields}
+        self.key = self.encoded(of_key, key)
+        return self.key, self.encoded(event, value["payload"])
+
+    def encoded(self, connect, value):
+        schema = avro_schema(connect)
+        text = json.dumps(schema)
+        numbers = {known["schema"]: number for number, known in self.registry.schemas.items()}
+        number = numbers[text] if text in numbers else self.registry.add(text)
+        return avro(number, schema, avro_value(connect, value))
+
+
+BESIDE = [
+    {"field": "op", "type": "string"},
+    {"field": "ts_ms", "type": "int64"},
+    {
+        "field": "source",
+        "type": "struct",
+        "name": "Source",
+        "fields": [{"field": "ts_ms", "type": "int64"}, {"field": "table", "type": "string"}],
+    },
+]
+
+
+def in_json(key, value):
+    return json.dumps(key).encode(), None if value is None else json.dumps(value).encode()
+
+
+@pytest.fixture
+def in_avro():
+    """A writer of messages, and the source's settings to read them."""
+    with running(Registry()) as registry:
+        yield InAvro(registry), {"values": "avro", "registry": {"url": registry.url}}
+
+
 @pytest.mark.parametrize("identity", ["default", "full"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_job_follows_a_table_of_postgresql(connection, seed, identity):
+    follows(connection, seed, identity, in_json, {})
+
+
+@pytest.mark.parametrize("identity", ["default", "full"])
+def test_job_follows_a_table_in_avro(connection, in_avro, identity):
+    follows(connection, 1, identity, *in_avro)
+
+
+def follows(connection, seed, identity, encoded, settings):
+    """Change the table, and see after each run that the job's table equals it."""
     chance, topic, cursor = random.Random(seed), MemoryTopic("items"), connection.cursor()
-    h = PipelineHarness(pipeline, job={"sources": {"items": TOPIC}}, topics={"items": topic}, bucket=7)
+    h = PipelineHarness(pipeline, job={"sources": {"items": TOPIC | settings}}, topics={"items": topic}, bucket=7)
     cursor.execute(f"alter table items replica identity {identity}")
     feed = Feed(cursor, "items")
     for _ in range(4):
         commit_changes(connection, cursor, chance, has_large=identity == "full")
         for key, value in feed.messages():
-            topic.append([None if value is None else json.dumps(value).encode()], key=json.dumps(key).encode())
+            of_key, of_value = encoded(key, value)
+            topic.append([of_value], key=of_key)
         h.run()
         assert [row["error"] for row in h.table("quarantine").to_pylist()] == []
         assert sorted(h.sink("items"), key=repr) == rows_of(cursor)

@@ -162,7 +162,7 @@ def test_table_of_others_keeps_its_form(home, run, spark, name):
         if kind.only_spark
     ],
 )
-def test_local_runner_names_what_only_spark_writes(home, spark, name):
+def test_local_runner_refuses_tables_that_need_spark(home, spark, name):
     make(spark, home, KINDS[name])
     feed(home, 1, FIRST)
     with pytest.raises(ConfigError, match="only Spark can write the table at"):

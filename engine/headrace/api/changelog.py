@@ -68,6 +68,9 @@ MAXWELL: Final[Mapping[str, str]] = {
 }
 """Row kinds of the events of Maxwell, for `row_kind` of a source with `envelope: maxwell`."""
 
+COMPACTED: Final[Mapping[str, str]] = {"field": "__op", "u": "+U", "d": "-D"}
+"""Row kinds of a compacted topic, for `row_kind` of a source with `on_tombstone: delete`: a message is the last row of its key, a tombstone deletes it."""
+
 ChangelogMode.INSERT = ChangelogMode("insert")
 ChangelogMode.RETRACT = ChangelogMode("retract")
 UPSERTS_OF_UNKNOWN_KEY = ChangelogMode("upsert")

@@ -30,6 +30,7 @@ from headrace.sources.folder.parquet import ParquetColumns, ParquetFiles
 from headrace.storage.delta_log import DeltaLog
 from headrace.storage.delta_schema import VARIANT, DeltaColumn
 from headrace.storage.storage import Storage
+from headrace.storage.table import TableMissingError
 
 FIRST_ROWS: Final = 1_000
 """Rows that tell the types of files without a schema."""
@@ -97,8 +98,9 @@ def _of_table(uri: str) -> Data:
         place = Storage(uri)
         snapshot, log = place.table().latest(), DeltaLog(uri, place.options)
         whole, columns = snapshot.add_actions(), log.state(log.versions()[-1]).columns
-    except (HeadraceError, OSError) as error:
-        msg = f"cannot read the Delta table {uri}: {str(error).rstrip('.')}"
+    except (HeadraceError, OSError, TableMissingError) as error:
+        why = "its log has no commits" if isinstance(error, TableMissingError) else str(error).rstrip(".")
+        msg = f"cannot read the Delta table {uri}: {why}"
         raise ConfigError(msg) from error
     filled = {name for name in snapshot.schema.names if _is_filled(whole, f"null_count.{name}")}
     settings = {"format": "delta", "path": uri, "start": "snapshot"}

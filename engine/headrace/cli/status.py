@@ -109,23 +109,18 @@ def _of_source(row: dict[str, Any], name: str, source: dict[str, Any]) -> list[s
     if source["idle"]:
         lines.append(f"{row['job']}: source '{name}' was idle: the others did not wait for it")
     if source["passed_over"]:
-        lines.append(f"{row['job']}: source '{name}' passed over {_versions(source['passed_over'])}")
+        lines.append(f"{row['job']}: source '{name}' passed over {_passed_text(source['passed_over'])}")
     if source["ended"]:
         lines.append(f"{row['job']}: the end of the input of source '{name}' was declared")
     return lines
 
 
-def _versions(passed: list[dict[str, Any]]) -> str:
-    """Return the last versions of a table that were passed over, as text."""
-    shown = [
-        f"version {own['version']} ({own['operation']}, {counted(own['files'], 'file')}, {own['timestamp']})"
-        for own in passed[-_SHOWN:]
-    ]
-    earlier = len(passed) - len(shown)
-    return ", ".join([counted(earlier, "version"), *shown] if earlier else shown)
+def _passed_text(passed: list[dict[str, Any]]) -> str:
+    """Return the versions of a table that were passed over as text."""
+    from headrace.log.warnings import passed_text
+    from headrace.sources.position import PassedVersion
 
-
-_SHOWN = 5
+    return passed_text([PassedVersion(**{**own, "timestamp": own["timestamp"].ms}) for own in passed])
 
 
 def _requeued_line(job: str, source: str, requeued: list[dict[str, Any]]) -> str:

@@ -40,7 +40,7 @@ _NO_RESULT_DEPENDS_ON: Final = frozenset(
         "replay",
     }
 )
-_HIDDEN: Final = frozenset({"options", "url"})
+_HIDDEN: Final = frozenset({"options", "registry", "url"})
 """Keys whose values may hold secrets: they are compared as `shown` prints them, without secrets."""
 
 _RESULTS: Final = frozenset({Kind.BATCH, Kind.MIGRATION})

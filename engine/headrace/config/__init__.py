@@ -44,6 +44,7 @@ from headrace.config._sections import (
     IntervalOptions,
     JsonOptions,
     OperatorConfig,
+    RegistryOptions,
     UpsertMaterializeConfig,
 )
 from headrace.config._sink import FOLDER_TABLE, SinkConfig
@@ -77,6 +78,7 @@ __all__ = [
     "Problem",
     "Promote",
     "PublishConfig",
+    "RegistryOptions",
     "ReplayConfig",
     "RetentionConfig",
     "RunConfig",

@@ -55,7 +55,9 @@ def client_problems(topic: str | None, options: Iterable[str], own: Collection[s
 def without_settings(config: Any) -> dict[str, Any]:
     """Return the settings of a source or a sink for printing, without the values of its client's settings."""
     plain: dict[str, Any] = msgspec.to_builtins(config, enc_hook=str)
-    return plain | {"options": dict.fromkeys(config.options, HIDDEN)}
+    registry = getattr(config, "registry", None)
+    secret = {} if registry is None else {"registry": registry.shown()}
+    return plain | {"options": dict.fromkeys(config.options, HIDDEN)} | secret
 
 
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")

@@ -7,11 +7,13 @@ are only in `AsyncStateOptions`.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from headrace.config._types import Count, Section, Span, Whole
+from headrace.config._cluster import HIDDEN
+from headrace.config._types import Count, Location, Section, Span, Whole, shown_repr
+from headrace.config._values import shown_url
 from headrace.options import AsyncStateOptions, EventOrder, KeyOrder, MaterializerOptions, Strategy
 
 
@@ -172,6 +174,32 @@ class EventOptions(Section, frozen=True, kw_only=True):
 
     feed: Literal["debezium", "maxwell"]
     table: str | None = None
+
+
+class RegistryOptions(Section, frozen=True, kw_only=True):
+    """Schema registry of a topic, as of Confluent."""
+
+    url: str
+    """The address, such as https://registry:8081."""
+
+    user: str | None = None
+    """The user, or the key of an API. null: the registry asks for none."""
+
+    password: str | None = None
+    """Their password, or secret: "${NAME}"."""
+
+    ca: Location | None = None
+    """File with the certificates (PEM) of the authorities that the registry's certificate may come from. null: those that the machine trusts."""
+
+    def shown(self) -> dict[str, Any]:
+        """Return the settings for printing, without user and password."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        hidden = {name: HIDDEN for name in ("user", "password") if plain[name] is not None}
+        return plain | hidden | {"url": shown_url(self.url)}
+
+    def __repr__(self) -> str:
+        """Return a struct's text without user and password: configurations end up in tracebacks and logs."""
+        return shown_repr(self, self.shown())
 
 
 class FileOptions(Section, frozen=True, kw_only=True):

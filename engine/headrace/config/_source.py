@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, ClassVar, Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -17,7 +18,14 @@ from headrace.config._csv import csv_problems
 from headrace.config._file_pattern import file_pattern
 from headrace.config._formats import Problem, client_problems, topic_place, without_settings
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
-from headrace.config._sections import CsvOptions, EventOptions, FileOptions, IntervalOptions, JsonOptions
+from headrace.config._sections import (
+    CsvOptions,
+    EventOptions,
+    FileOptions,
+    IntervalOptions,
+    JsonOptions,
+    RegistryOptions,
+)
 from headrace.config._types import Count, Location, Name, Scalar, Section, Span, SpanOrNone, shown_repr
 from headrace.config._values import (
     QuarantineLimit,
@@ -54,8 +62,20 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     options: dict[str, Scalar] = msgspec.field(default_factory=dict)
     """Format kafka: settings of Kafka's clients, with `kafka.` before their names, such as kafka.security.protocol. Secrets: "${NAME}"."""
 
-    on_tombstone: Literal["quarantine", "skip"] = "quarantine"
-    """Format kafka: what happens to a message without a value."""
+    values: Literal["json", "avro", "protobuf"] = "json"
+    """Format kafka: how the values of messages are written. avro needs a `registry` or a `schema`, protobuf a `registry`."""
+
+    keys: Literal["text", "json", "avro", "protobuf"] | None = None
+    """Format kafka: how the keys of messages are written, for fields that are named `__key` or `__key.NAME`, and for deletions. text: as they are. null: text; with `envelope`, as the values."""
+
+    registry: RegistryOptions | None = None
+    """Format kafka: the schema registry whose clients have written the messages, which begin with the number of their schema. null: they have no such beginning."""
+
+    schema: Location | None = None
+    """Format kafka: file with the schema of all values, where no registry has it. Of Avro: JSON (`.avsc`)."""
+
+    on_tombstone: Literal["quarantine", "skip", "delete"] = "quarantine"
+    """Format kafka: what happens to a message without a value. delete: it deletes the row of its key, and any other message is the last row of its own; the pipeline takes the kinds of the rows with row_kind=COMPACTED."""
 
     skip_offsets: Scalar | None = None
     """Format kafka: messages that are passed over, as PARTITION:OFFSETS, such as `0:17` or `0:120-499, 3:7`."""
@@ -191,6 +211,12 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     def events(self) -> EventOptions | None:
         """Return the change feed that the source reads, if it reads one."""
         return None if self.envelope is None else EventOptions(feed=self.envelope, table=self.envelope_table)
+
+    @property
+    def message_keys(self) -> str:
+        """Return how the keys of a topic's messages are written."""
+        of_events = self.values if self.values != "json" and self.registry is not None else "text"
+        return self.keys or ("text" if self.envelope is None else of_events)
 
     @property
     def skipped_offsets(self) -> dict[int, tuple[range, ...]]:
@@ -363,7 +389,10 @@ class TopicFormat(SourceFormat):
     noun = "topic"
     parts = "messages"
     row = "message"
-    keys = ("start", "servers", "topic", "options", "on_tombstone", "skip_offsets", "envelope", "envelope_table")
+    keys = (
+        *("start", "servers", "topic", "options", "values", "keys", "registry", "schema"),
+        *("on_tombstone", "skip_offsets", "envelope", "envelope_table"),
+    )
     required = ("servers", "topic")
     why_not = "a topic is named by 'servers' and 'topic', and its messages have offsets"
     places = ("partition", "offset")
@@ -382,7 +411,8 @@ class TopicFormat(SourceFormat):
     def reads(self, config: SourceConfig) -> str:
         """Return what a job reads of the source, as text."""
         skipped = f"; skip_offsets: {config.skip_offsets}" if config.skip_offsets else ""
-        return f"messages of {self.place(config)} (start: {config.start or 'earliest'}{skipped})"
+        values = "" if config.values == "json" else f"; values: {config.values}"
+        return f"messages of {self.place(config)} (start: {config.start or 'earliest'}{values}{skipped})"
 
     def problems(self, config: SourceConfig) -> Iterator[Problem]:
         """Yield a place to begin at that no topic has, and what is wrong with its name and the client's settings."""
@@ -391,6 +421,9 @@ class TopicFormat(SourceFormat):
             yield "start", "a topic has no versions: write earliest, latest, or a day or a timestamp"
         yield from client_problems(config.topic, config.options, _CONSUMER_OPTIONS)
         yield from _event_problems(config)
+        yield from _schema_problems(config)
+        if config.registry is not None:
+            yield from _registry_problems(config.registry)
 
 
 def _table_interval_problems(config: SourceConfig) -> Iterator[Problem]:
@@ -419,6 +452,54 @@ def _event_problems(config: SourceConfig) -> Iterator[Problem]:
         yield "envelope_table", "a feed of Maxwell has the events of all tables: name the one that this source reads"
     if config.envelope is None and config.envelope_table is not None:
         yield "envelope_table", "it names a table of a change feed, and 'envelope' says of which: give both, or neither"
+
+
+_WITH_SCHEMA: Final = frozenset({"avro", "protobuf"})
+"""Forms of values and keys that say nothing without their schema."""
+
+
+def _schema_problems(config: SourceConfig) -> Iterator[Problem]:
+    """Yield values and keys of messages that have no schema or two, or are none of a change feed."""
+    registry = config.registry
+    if config.values == "protobuf" and (registry is None or config.schema is not None):
+        yield "values", "protobuf needs the 'registry' that has its schemas, and no 'schema'"
+    elif config.values in _WITH_SCHEMA and (registry is None) == (config.schema is None):
+        yield "values", f"{config.values} needs either the 'registry' that has its schemas, or a 'schema'"
+    if config.values not in _WITH_SCHEMA and config.schema is not None:
+        yield "schema", "JSON says itself what it holds: leave it out, or write values: avro"
+    if config.message_keys in _WITH_SCHEMA and registry is None:
+        yield (
+            "keys",
+            f"{config.message_keys} needs the 'registry' that has the schemas of keys; without one, write text or json",
+        )
+    if config.envelope is not None:
+        yield from _event_payload_problems(config)
+
+
+def _event_payload_problems(config: SourceConfig) -> Iterator[Problem]:
+    """Yield values, keys and tombstones of messages that are none of a change feed."""
+    if config.values == "protobuf":
+        yield "values", "events of a change feed are read in JSON and in Avro: write one of them"
+    if config.message_keys not in {"text", config.values}:
+        yield (
+            "keys",
+            f"keys of the events of a change feed are written as their values: write {config.values}, or leave it out",
+        )
+    if config.on_tombstone == "delete":
+        yield (
+            "on_tombstone",
+            "a change feed has a tombstone behind each deletion, which says nothing more: leave it out",
+        )
+
+
+def _registry_problems(registry: RegistryOptions) -> Iterator[Problem]:
+    """Yield an address of no registry, and half of a login."""
+    if urlsplit(registry.url).scheme not in {"http", "https"}:
+        yield "registry.url", f"'{registry.url}' is no address: write it as https://HOST:PORT"
+    if urlsplit(registry.url).username is not None:
+        yield "registry.url", "give user and password as 'user' and 'password', not in the address"
+    if (registry.user is None) != (registry.password is None):
+        yield "registry", "give both 'user' and 'password', or neither"
 
 
 SOURCE_FORMATS: Final[Mapping[str, SourceFormat]] = {

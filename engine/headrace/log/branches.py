@@ -37,6 +37,7 @@ from headrace.log.log import CheckpointLog
 from headrace.names import did_you_mean
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import landed_folder, list_landed
+from headrace.sources.kafka.schemas import SchemaStore, schemas_folder
 from headrace.sources.position import stored_name
 from headrace.sources.transformed.source import landed_file
 from headrace.storage.refusals import doing, reason_of
@@ -60,7 +61,7 @@ def copy_begun_files(checkpoint: Checkpoint, source_line: JobConfig, target_line
 
 
 def copy_messages(checkpoint: Checkpoint, branch: JobConfig, job: JobConfig) -> None:
-    """Copy the messages that a branch has landed, and its job has not, to the folders of the job.
+    """Copy the messages that a branch has landed, and its job has not, to the folders of the job, and their schemas.
 
     Called after a promotion is committed, until it succeeds. From then on the job can read them again, after a restore or a requeue,
     also where the topic has expired them. Raises `StorageError` where a file cannot be copied.
@@ -70,6 +71,10 @@ def copy_messages(checkpoint: Checkpoint, branch: JobConfig, job: JobConfig) -> 
             origin, target = (landed_folder(JobFolder.of(lineage), source) for lineage in (branch, job))
             of_branch, of_job = ({file.name for file in list_landed(folder)} for folder in (origin, target))
             _copy(sorted(of_branch - of_job), origin, target)
+            stored, of_target = (
+                SchemaStore(schemas_folder(JobFolder.of(lineage), source)) for lineage in (branch, job)
+            )
+            stored.copy_to(of_target)
 
 
 def _copy(names: Iterable[str], origin: Storage, target: Storage) -> None:

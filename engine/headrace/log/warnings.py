@@ -111,13 +111,18 @@ def passed_versions(checkpoints: Iterable[Checkpoint]) -> dict[str, list[PassedV
 def passed_version_warnings(by_source: Mapping[str, Sequence[PassedVersion]]) -> Iterator[RunWarning]:
     """Yield a warning for each source of which versions were passed over."""
     for name, versions in by_source.items():
-        listed = ", ".join(
-            f"version {own.version} ({own.operation}, {counted(own.files, 'file')}, {timestamp_text(own.timestamp)})"
-            for own in versions[:_SHOWN]
-        )
-        more = f" and {len(versions) - _SHOWN:,} more" if len(versions) > _SHOWN else ""
-        text = f"source '{name}' passed over {listed}{more}, as its on_change says: the job does not have what they changed"
+        text = f"source '{name}' passed over {passed_text(versions)}, as its on_change says: the job does not have what they changed"
         yield RunWarning("passed_versions", text, {"source": name, "versions": msgspec.to_builtins(versions)})
+
+
+def passed_text(versions: Sequence[PassedVersion]) -> str:
+    """Return versions that were passed over as text: what the last ones did, and how many came before them."""
+    shown = [
+        f"version {own.version} ({own.operation}, {counted(own.files, 'file')}, {timestamp_text(own.timestamp)})"
+        for own in versions[-_SHOWN:]
+    ]
+    before = len(versions) - len(shown)
+    return ", ".join([counted(before, "earlier version"), *shown] if before else shown)
 
 
 _SHOWN: Final = 5

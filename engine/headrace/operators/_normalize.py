@@ -50,13 +50,14 @@ class NormalizeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
 
     last: ValueState[Any]
 
-    def __init__(self, last: Any, ttl: StateTtl | None) -> None:
-        """Take the type of the state, and its TTL."""
+    def __init__(self, last: Any, ttl: StateTtl | None, *, drops_unmatched: bool) -> None:
+        """Take the type of the state, its TTL, and whether retractions of keys without a row are dropped."""
         self._last = last
         self._ttl = ttl
+        self._drops_unmatched = drops_unmatched
 
     async def process(self, record: In, ctx: Context, /) -> None:
-        """Replace the row of the key, or delete it. A retraction of a key without a row goes to the quarantine."""
+        """Replace the row of the key, or delete it. A retraction of a key without a row is dropped, or goes to the quarantine."""
         last = await self.last.value()
         if ctx.row_kind.is_retraction:
             await self._delete(last, ctx)
@@ -73,7 +74,8 @@ class NormalizeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
     async def _delete(self, last: Any, ctx: Context) -> None:
         """Emit the whole last row as deleted: the retraction may hold the key alone."""
         if last is None:
-            ctx.quarantine(unmatched(ctx.row_kind, OF_KEY, self._ttl))
+            if not self._drops_unmatched:
+                ctx.quarantine(unmatched(ctx.row_kind, OF_KEY, self._ttl))
             return
         await self.last.clear()
         ctx.collect(last.record, RowKind.DELETE, timestamp=last.at)
@@ -87,7 +89,7 @@ class NormalizeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         }
 
 
-def normalize(takes: type[In], *, ttl: StateTtl | None) -> KeyedProcessFunction[In, In]:
+def normalize(takes: type[In], *, ttl: StateTtl | None, drops_unmatched: bool = False) -> KeyedProcessFunction[In, In]:
     """Return the function of `Stream.normalize`."""
     last_type: Any = msgspec.defstruct(
         f"Last{takes.__name__}", [("at", int), ("record", takes)], bases=(LastRow,), frozen=True
@@ -96,4 +98,4 @@ def normalize(takes: type[In], *, ttl: StateTtl | None) -> KeyedProcessFunction[
     class Normalize(NormalizeFunction[takes, takes]):  # type: ignore[valid-type]  # known when it is called
         last = ValueState("last_row", last_type, ttl=ttl)
 
-    return Normalize(last_type, ttl)
+    return Normalize(last_type, ttl, drops_unmatched=drops_unmatched)

@@ -136,7 +136,7 @@ def _orders(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
 
 def _row_kinds(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
     """Yield sources for which only the job reads a change feed, or only the pipeline that of a table."""
-    from headrace.api.changelog import DEBEZIUM, MAXWELL
+    from headrace.api.changelog import COMPACTED, DEBEZIUM, MAXWELL
     from headrace.api.graph import CHANGE_TYPE, SYMBOLS, SourceNode
 
     feeds = {"debezium": DEBEZIUM, "maxwell": MAXWELL}
@@ -150,6 +150,9 @@ def _row_kinds(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
             name = envelope.upper()
             what = f"rows of a change feed have kinds: give the source row_kind={name} in the pipeline, with 'from headrace import {name}'"
             yield f"sources.{node.name}.envelope", what
+        if source.on_tombstone == "delete" and (node.row_kind != COMPACTED["field"] or node.kinds == SYMBOLS):
+            what = "a tombstone deletes the row of its key: give the source row_kind=COMPACTED in the pipeline, with 'from headrace import COMPACTED'"
+            yield f"sources.{node.name}.on_tombstone", what
         key = f"sources.{node.name}.{'change_feed' if source.on_change == 'fail' else 'on_change'}"
         if source.gives_changes and not (by_feed and node.kinds == SYMBOLS):
             yield key, f'rows of changes have kinds: give the source row_kind="{CHANGE_TYPE}" in the pipeline'

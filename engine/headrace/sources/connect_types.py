@@ -54,7 +54,7 @@ def _type_of(field: _Field) -> Type | None:
     """Return the type of a field; None where records take its values as they are."""
     if field.name == "org.apache.kafka.connect.data.Decimal":
         return partial(_decimal, (field.parameters or {}).get("scale", "0"))
-    if (kind := _TYPES.get(field.name or "")) is not None:
+    if (kind := NAMED_TYPES.get(field.name or "")) is not None:
         return kind
     if field.items is not None and (inner := _type_of(field.items)) is not None:
         return partial(_list, inner)
@@ -117,7 +117,8 @@ def _decimal_of_any_scale(value: Mapping[str, Any]) -> Any:
     return _decimal(value["scale"], value["value"])
 
 
-_TYPES: Final[Mapping[str, Type]] = {
+ANY_SCALE: Final = "io.debezium.data.VariableScaleDecimal"
+NAMED_TYPES: Final[Mapping[str, Type]] = {
     "io.debezium.time.Date": _day,
     "org.apache.kafka.connect.data.Date": _day,
     "io.debezium.time.Timestamp": partial(_time_of, 1_000),
@@ -129,6 +130,6 @@ _TYPES: Final[Mapping[str, Type]] = {
     "io.debezium.time.MicroTime": partial(_time_of_day, 1_000_000),
     "io.debezium.time.NanoTime": partial(_time_of_day, 1_000_000_000),
     "io.debezium.time.MicroDuration": _duration,
-    "io.debezium.data.VariableScaleDecimal": _decimal_of_any_scale,
+    ANY_SCALE: _decimal_of_any_scale,
 }
 """Types by their names in schemas. Values of all others stand in JSON as records take them."""

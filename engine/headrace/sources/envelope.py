@@ -1,9 +1,10 @@
-"""Events of change feeds, which hold a row and what happened to it: those of Debezium and Maxwell, as JSON.
+"""Events of change feeds, which hold a row and what happened to it: those of Debezium and Maxwell, as JSON or decoded from Avro.
 
 An event becomes one row: the new row of an insert or an update, the old one of a deletion. What stands beside the row has names that begin
 with two underscores, as in the flattened events of Debezium (`ExtractNewRecordState`): `__op`, `__ts_ms`, `__source_lsn`.
 
-Events of Debezium with a schema say what their numbers are: such values become what records take (`connect_types`).
+Events of Debezium with a schema say what their numbers are: such values become what records take (`connect_types`). Values that were
+decoded from Avro are that already.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from headrace.sources.connect_types import Type, types_of_key, types_of_rows
 BESIDE: Final = "__"
 """Beginning of the names of what stands beside a row."""
 
-Text = bytes | str
-_Members = Mapping[str, msgspec.Raw]
+Text = bytes | str | Mapping[str, Any]
+"""Event, or key of a message: as JSON, or decoded."""
+_Members = Mapping[str, Any]
+"""Members of an object: `msgspec.Raw` of one in JSON, values of a decoded one."""
 _Types = Mapping[str, Type]
 
 
 class OpenedEvents(NamedTuple):
     """Rows of events, by position."""
 
-    rows: list[bytes | None]
-    """Objects of JSON; None where there is no row."""
+    rows: list[bytes | dict[str, Any] | None]
+    """Rows as JSON, or decoded as their events are; None where there is no row."""
     beside: dict[str, list[Any]]
     """Values that stand beside the rows, by the names of columns."""
     skipped: frozenset[int]
@@ -80,17 +83,18 @@ class Envelope:
 
         `problems` gets the reasons of texts without a row; `place` returns how a reason names a text.
         """
-        rows: list[bytes | None] = []
+        rows: list[bytes | dict[str, Any] | None] = []
         beside: dict[str, list[Any]] = {name: [] for name in self._beside}
         skipped = set()
         for position, text in enumerate(texts):
-            row, values = None, [None] * len(beside)
+            row: bytes | dict[str, Any] | None = None
+            values = [None] * len(beside)
             try:
                 event = (
                     None if text is None else self._read(text, keys[position] if keys else None, self._options.table)
                 )
                 if event is not None:
-                    row = self._row(event)
+                    row = self._row(event, is_decoded=isinstance(text, Mapping))
                     values = [event.beside(name.removeprefix(BESIDE)) for name in beside]
                 elif text is not None:
                     skipped.add(position)
@@ -102,7 +106,7 @@ class Envelope:
                 of_column.append(value)
         return OpenedEvents(rows, beside, frozenset(skipped))
 
-    def _row(self, event: Event) -> bytes:
+    def _row(self, event: Event, *, is_decoded: bool) -> bytes | dict[str, Any]:
         """Return the row of an event with the values of the wanted columns as records take them. Raises `EventError` where it cannot."""
         values = dict(event.row)
         wanted = self._wanted & values.keys()
@@ -116,7 +120,7 @@ class Envelope:
                 if not event.is_deletion or name in self._keys:
                     raise
                 values[name] = _NULL  # a deletion needs the key alone
-        return msgspec.json.encode(values)
+        return {name: _decoded(value) for name, value in values.items()} if is_decoded else msgspec.json.encode(values)
 
     def _check_keys(self, values: _Members, old: _Members) -> None:
         """Refuse an update of a column by which the rows are told apart: the row of the old key would stay."""
@@ -149,8 +153,13 @@ def _converted(value: msgspec.Raw, name: str, kind: Type) -> msgspec.Raw:
         raise EventError(msg) from error
 
 
-def _members(text: Text, what: str = "") -> _Members:
-    """Return the members of an object of JSON. Errors begin with `what`, which is a part of the text."""
+def _members(text: Any, what: str = "") -> _Members:
+    """Return the members of an object. Errors begin with `what`, which is a part of the text."""
+    if isinstance(text, Mapping):
+        return text
+    if not isinstance(text, bytes | str):
+        msg = f"{what}is not an object (it is {text!r:.60})"
+        raise EventError(msg)
     try:
         return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError as error:
@@ -164,7 +173,9 @@ def _members(text: Text, what: str = "") -> _Members:
 _decode: Final = msgspec.json.Decoder(float_hook=written_number).decode
 
 
-def _decoded(value: msgspec.Raw) -> Any:
+def _decoded(value: Any) -> Any:
+    if not isinstance(value, msgspec.Raw):
+        return value
     try:
         return _decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
@@ -177,11 +188,16 @@ def _value(members: _Members, name: str) -> Any:
 
 
 def _part(members: _Members, name: str) -> _Members:
-    return _members(bytes(members[name])) if _is_object(members.get(name)) else {}
+    return _object(members[name]) if _is_object(members.get(name)) else {}
 
 
-def _is_object(value: msgspec.Raw | None) -> bool:
-    return value is not None and bytes(value).lstrip()[:1] == b"{"
+def _object(value: Any) -> _Members:
+    """Return the members of a value that `_is_object`."""
+    return _members(bytes(value) if isinstance(value, msgspec.Raw) else value)
+
+
+def _is_object(value: Any) -> bool:
+    return bytes(value).lstrip()[:1] == b"{" if isinstance(value, msgspec.Raw) else isinstance(value, Mapping)
 
 
 # ------------------------------------------------------------------------------------------------------------- Debezium
@@ -193,10 +209,11 @@ def _debezium(text: Text, key: Text | None, table: str | None) -> Event | None:
     """Return an event of Debezium; None for one of another table, a heartbeat, a tombstone, or an event of a transaction or of the log."""
     members = _members(text)
     schema = members.get("schema", _NULL)
-    if "payload" in members and "op" not in members:
-        if bytes(members["payload"]) == b"null":
+    payload = members.get("payload")
+    if isinstance(payload, msgspec.Raw) and "op" not in members:
+        if bytes(payload) == b"null":
             return None
-        members = _members(bytes(members["payload"]), "has a payload that ")
+        members = _members(bytes(payload), "has a payload that ")
     if _changes_nothing(members) or not _is_of_table(_part(members, "source"), table):
         return None
     op = _value(members, "op")
@@ -210,7 +227,7 @@ def _debezium(text: Text, key: Text | None, table: str | None) -> Event | None:
         msg = f"is an event of Debezium without a row: op is {op}, and {what}"
         raise EventError(msg)
     old = _part(members, "before") if op == "u" else {}
-    return Event(_members(bytes(row)), partial(_beside_debezium, members), old, types, op == "d")
+    return Event(_object(row), partial(_beside_debezium, members), old, types, op == "d")
 
 
 _OPS: Final = frozenset("crud")
@@ -231,17 +248,21 @@ def _is_of_table(source: _Members, table: str | None) -> bool:
     return table in {own, f"{schema}.{own}", f"{database}.{own}", f"{database}.{schema}.{own}"}
 
 
-def _deleted(members: _Members, schema: msgspec.Raw, key: Text | None) -> tuple[msgspec.Raw | None, _Types]:
+def _deleted(members: _Members, schema: msgspec.Raw, key: Text | None) -> tuple[Any, _Types]:
     """Return the row of a deletion and its types: the old row, or else the key of the message."""
     if _part(members, "before") or key is None:
         return members.get("before"), _types(types_of_rows, schema)
     of_key = _members(key, "has no row, and its key ")
+    if isinstance(key, Mapping):
+        return key, {}
     if "payload" in of_key and "schema" in of_key:
         return of_key["payload"], _types(types_of_key, of_key["schema"])
     return msgspec.Raw(key.encode() if isinstance(key, str) else key), {}
 
 
-def _types(read: Callable[[bytes], _Types], schema: msgspec.Raw) -> _Types:
+def _types(read: Callable[[bytes], _Types], schema: Any) -> _Types:
+    if not isinstance(schema, msgspec.Raw):
+        return {}
     try:
         return read(bytes(schema))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -270,7 +291,7 @@ def _beside_debezium(members: _Members, name: str) -> Any:
 _PLACEHOLDER: Final = "__debezium_unavailable_value"
 _BYTES: Final = [*_PLACEHOLDER.encode()]
 _PLACEHOLDERS: Final = (
-    *(_PLACEHOLDER, [_PLACEHOLDER], {_PLACEHOLDER: _PLACEHOLDER}, _BYTES),
+    *(_PLACEHOLDER, [_PLACEHOLDER], {_PLACEHOLDER: _PLACEHOLDER}, _BYTES, _PLACEHOLDER.encode()),
     *("X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==", ["X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="]),
     ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"],
     f'{{"{_PLACEHOLDER}":"{_PLACEHOLDER}"}}',
@@ -299,8 +320,9 @@ def _complete(values: dict[str, msgspec.Raw], wanted: Collection[str], old: _Mem
 
 def _unavailable(values: _Members, names: Collection[str]) -> Iterator[str]:
     for name in sorted(names):
-        value = bytes(values[name])
-        if any(mark in value for mark in _MARKS) and _decoded(values[name]) in _PLACEHOLDERS:
+        value = values[name]
+        may_be = not isinstance(value, msgspec.Raw) or any(mark in bytes(value) for mark in _MARKS)
+        if may_be and _decoded(value) in _PLACEHOLDERS:
             yield name
 
 

@@ -19,6 +19,9 @@ from headrace.records.plain_values import MISSING
 from headrace.records.value_rules import written_number
 from headrace.sources.folder.format import typed_table, values_within
 
+Text = bytes | str | Mapping[str, Any]
+"""Object of JSON as text, or decoded."""
+
 
 class JsonRows:
     """Decoder of objects to the columns that a source reads. Members that the record lacks are skipped."""
@@ -30,10 +33,11 @@ class JsonRows:
         *,
         of_file: bool = True,
         given: Mapping[str, Any] = MappingProxyType({}),
+        are_decoded: bool = False,
     ) -> None:
         """Make a decoder to these columns of the source's rows. Rows `of_file` may refuse their file as a whole.
 
-        `given` has the values of members that an object may lack.
+        `given` has the values of members that an object may lack. Objects that `are_decoded` are dicts in place of texts.
         """
         self._given = given
         self._node, self._columns, self._of_file = node, columns, of_file
@@ -41,14 +45,15 @@ class JsonRows:
         self._has_kind_of_its_own = self._kind in {column.name for column in columns} - {*node.record.__struct_fields__}
         # The first name of a path is decoded as well: an object has its value under the whole name, or else under the path.
         self._names = [*dict.fromkeys(name for column in columns for name in (column.stored, *column.path[:1]))]
-        is_plain = not any(map(_NO_NAMES.search, self._names))
+        is_plain = not (are_decoded or any(map(_NO_NAMES.search, self._names)))
         row = _row_type(self._names) if is_plain else dict[str, Any]
-        self._decode: Callable[[bytes | str], Any] = msgspec.json.Decoder(row, float_hook=written_number).decode
+        of_text = msgspec.json.Decoder(row, float_hook=written_number).decode
+        self._decode: Callable[[Any], Any] = _object if are_decoded else of_text
         self._getters = _fields(len(self._names)) if is_plain else [_member(name) for name in self._names]
 
     def table(
         self,
-        texts: Sequence[bytes | str | None],
+        texts: Sequence[Text | None],
         problems: dict[int, str],
         place: Callable[[int], str],
         beside: Mapping[str, list[Any]] = MappingProxyType({}),
@@ -117,7 +122,7 @@ class JsonRows:
 
     def _refuse_near_names(
         self,
-        texts: Sequence[bytes | str | None],
+        texts: Sequence[Text | None],
         values: dict[str, list[Any]],
         problems: dict[int, str],
         place: Callable[[int], str],
@@ -129,16 +134,16 @@ class JsonRows:
             for name, why in near_misses(missing, _names(text)) if missing else ():
                 problems.setdefault(position, f"{place(position)}: {name} {why}")
 
-    def _all_rows(self, texts: Sequence[bytes | str | None]) -> list[Any] | None:
+    def _all_rows(self, texts: Sequence[Text | None]) -> list[Any] | None:
         """Return the rows of texts if each of them is one; else None."""
         try:
             if texts and isinstance(texts[0], bytes):
                 b"\n".join(texts).decode()  # type: ignore[arg-type]  # texts of another type raise TypeError
-            return [*map(self._decode, texts)]  # type: ignore[arg-type]  # None raises TypeError
+            return [*map(self._decode, texts)]  # None raises TypeError
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
             return None
 
-    def _row(self, text: bytes | str, problems: dict[int, str], position: int, place: Callable[[int], str]) -> Any:
+    def _row(self, text: Text, problems: dict[int, str], position: int, place: Callable[[int], str]) -> Any:
         try:
             if isinstance(text, bytes):
                 text.decode()  # msgspec does not check the bytes of fields that it skips
@@ -146,7 +151,7 @@ class JsonRows:
         except UnicodeDecodeError as error:
             why = f"is not UTF-8 ({error.reason} at byte {error.start})"
         except msgspec.ValidationError as error:
-            why = f"is not a JSON object ({error})"
+            why = f"is not {'a JSON' if isinstance(text, bytes | str) else 'an'} object ({error})"
         except msgspec.DecodeError as error:
             why = f"is not JSON ({error})"
         except RecursionError:
@@ -155,6 +160,14 @@ class JsonRows:
             return row
         problems[position] = f"{place(position)} {why}"
         return None
+
+
+def _object(decoded: Any) -> Mapping[str, Any]:
+    """Return an object that is decoded. Raises `msgspec.ValidationError` for another value."""
+    if not isinstance(decoded, Mapping):
+        msg = f"it is {decoded!r:.60}"
+        raise msgspec.ValidationError(msg)
+    return decoded
 
 
 def _as_text(value: Any) -> str:
@@ -174,7 +187,9 @@ def names_in(texts: Iterable[bytes]) -> list[str]:
 _decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def _names(text: bytes | str | None) -> Collection[str]:
+def _names(text: Text | None) -> Collection[str]:
+    if isinstance(text, Mapping):
+        return text.keys()
     return () if text is None else _decode_names(text)
 
 
@@ -196,5 +211,5 @@ def _fields(count: int) -> list[Callable[[Any], Any]]:
     return [attrgetter(f"f{number}") for number in range(count)]
 
 
-def _member(name: str) -> Callable[[dict[str, Any]], Any]:
+def _member(name: str) -> Callable[[Mapping[str, Any]], Any]:
     return lambda row: row.get(name, MISSING)

@@ -173,7 +173,6 @@ class TableReach(NamedTuple):
     elsewhere. `listed`, `late` and `commit_times` are those of the position, and of the facts after it.
     """
 
-    table: str
     version: int
     snapshot: int | None = None
     is_provisional: bool = False

@@ -11,7 +11,6 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import unquote
 from uuid import UUID
 
 import msgspec
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from headrace.names import counted
 from headrace.storage.files import Files
+from headrace.storage.schemes import logged_path, place_of
 
 RowNumbers = npt.NDArray[np.int64]
 
@@ -87,7 +87,7 @@ class DeletionVector(msgspec.Struct, frozen=True, omit_defaults=True):
     def path(self) -> str:
         """Return the path of the vector's file: below the table's folder, or absolute. Raises `DamagedVectorError` for a name that is none."""
         if self.storage == "p":
-            return unquote(self.content.removeprefix("file:")) if self.content.startswith("file:") else self.content
+            return logged_path(self.content)
         folder, name = self.content[:-_UUID_LETTERS], self.content[-_UUID_LETTERS:]
         try:
             uuid = UUID(bytes=_from_z85(name))
@@ -111,7 +111,7 @@ class DeletionVector(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.storage not in {"u", "p"}:
             msg = f"the log has a deletion vector of the storage type '{self.storage}', which is not known"
             raise DamagedVectorError(msg)
-        place = Files(self.path if self.storage == "p" else table.within(self.path), table.options)
+        place = Files(place_of(self.path, table.uri) or self.path, table.options)
         try:
             with place.open() as file:
                 stored: bytes = file.read_at(self.size + 8, self.offset)

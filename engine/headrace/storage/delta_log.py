@@ -25,7 +25,7 @@ from headrace.storage.delta_schema import DeltaColumn, from_logged, logged_colum
 from headrace.storage.files import Files
 from headrace.storage.log_checkpoints import LogCheckpoint, last_log_checkpoint
 from headrace.storage.refusals import StoreError
-from headrace.storage.schemes import Options, file_system
+from headrace.storage.schemes import Options, file_system, logged_path
 from headrace.storage.table import COMMIT_SUFFIX, LOG, FileTrace, TableMissingError, commit_file
 
 CHANGE_FEED: Final = "delta.enableChangeDataFeed"
@@ -35,6 +35,7 @@ _READABLE: Final = frozenset(
     {
         *("columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint"),
         *("vacuumProtocolCheck", "variantType", "variantType-preview", "variantShredding", "variantShredding-preview"),
+        *("geospatial", "geospatial-dev"),  # their columns have types of their own, which are refused
     }
 )
 """Reader features of Delta that a table may list."""
@@ -48,13 +49,21 @@ PartitionValues = Mapping[str, str | None]
 
 
 class LoggedFile(NamedTuple):
-    """File in the log: its path in the table's folder, and the values of partition columns as text."""
+    """File in the log: its path in the table's folder or an absolute one, and the values of partition columns as text.
+
+    `partition` is None where a removed file is listed without them. A column that it lacks is null.
+    """
 
     path: str
-    partition: PartitionValues
+    partition: PartitionValues | None
     is_data_change: bool = True
     vector: DeletionVector | None = None
     """Rows of the file that are deleted."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Return the paths that the log has for the file: its own, and that of its deletion vector, unless it has the vector's name or rows."""
+        return (self.path, *(() if self.vector is None or self.vector.storage != "p" else (self.vector.path,)))
 
     @property
     def identity(self) -> tuple[str, str, int]:
@@ -153,6 +162,8 @@ class TableState:
             yield f"reader version {protocol['minReaderVersion']} of Delta's protocol"
         if types := sorted(unknown_types(self.columns)):
             yield f"columns of other types: {', '.join(types)}"
+        if others := sorted({*self.partition_columns} - {column.name for column in self.columns}):
+            yield f"partition columns that are none of its columns ({', '.join(others)})"
         counts = Counter(column.name.lower() for column in self.columns)
         if twins := sorted(column.name for column in self.columns if counts[column.name.lower()] > 1):
             yield f"columns whose names differ only in case ({', '.join(twins)})"
@@ -302,7 +313,7 @@ def _parse_commit(version: int, content: bytes, modified: int) -> DeltaCommit:
         int(info.get("inCommitTimestamp") or info.get("timestamp") or modified),
         str(info.get("operation", "")),
         _logged(actions.get("add", ())),
-        _logged(actions.get("remove", ())),
+        _logged(actions.get("remove", ()), are_removed=True),
         _logged(actions.get("cdc", ())),
         _restored(info),
         next(iter(actions.get("metaData", ())), None),
@@ -318,18 +329,24 @@ def _restored(info: Mapping[str, Any]) -> int | None:
     return int(version) if info.get("operation") == "RESTORE" and version.isdecimal() else None
 
 
-def _logged(actions: Iterable[Mapping[str, Any]]) -> tuple[LoggedFile, ...]:
+def _logged(actions: Iterable[Mapping[str, Any]], *, are_removed: bool = False) -> tuple[LoggedFile, ...]:
     """Return the files of actions, ordered by path. The log has paths as URLs."""
     files = (
         LoggedFile(
-            unquote(action["path"]),
-            action.get("partitionValues") or {},
+            logged_path(action["path"]),
+            _partition_of(action, is_removed=are_removed),
             bool(action.get("dataChange", True)),
             DeletionVector.of(action["deletionVector"]) if action.get("deletionVector") else None,
         )
         for action in actions
     )
     return tuple(sorted(files, key=lambda file: file.path))
+
+
+def _partition_of(action: Mapping[str, Any], *, is_removed: bool) -> PartitionValues | None:
+    """Return the values of partition columns; None for a removed file whose action does not say that it has them."""
+    values: PartitionValues = action.get("partitionValues") or {}
+    return values if values or not is_removed or action.get("extendedFileMetadata") else None
 
 
 def trace_in_log(uri: str, entries: Mapping[str, int], files: Collection[str], storage: Options = None) -> FileTrace:

@@ -14,6 +14,7 @@ _PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
 _ID: Final = "delta.columnMapping.id"
 VARIANT: Final = "variant"
 TIMES: Final = frozenset({"timestamp", "timestamp_ntz"})
+_DECIMAL: Final = re.compile(r"decimal\((\d+), *(\d+)\)")
 _KNOWN_TYPES: Final = re.compile(
     r"string|long|integer|short|byte|float|double|boolean|date|binary|timestamp|timestamp_ntz|void|interval .+"
     rf"|decimal\(\d+, *\d+\)|struct|array|map|{VARIANT}"
@@ -39,8 +40,8 @@ class DeltaColumn(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_converted(self) -> bool:
-        """Return whether values in files look different: it is a variant, or a part of it is one or has another name."""
-        return self.type == VARIANT or any(part.physical or part.is_converted for part in self.parts)
+        """Return whether values in files may look different: it is a variant, or it has fields, whose names may differ there in case or as a whole."""
+        return self.type in {VARIANT, "struct"} or any(part.is_converted for part in self.parts)
 
     @property
     def in_files(self) -> DeltaColumn:
@@ -76,6 +77,36 @@ def _kind(kind: Any, mapping: str) -> tuple[str, tuple[DeltaColumn, ...]]:
     names = {"array": {"element": "elementType"}, "map": {"key": "keyType", "value": "valueType"}}[kind["type"]]
     parts = ((name, *_kind(kind[key], mapping)) for name, key in names.items())
     return kind["type"], tuple(DeltaColumn(name, own, parts=below) for name, own, below in parts)
+
+
+_ARROW: Final[Mapping[str, pa.DataType]] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "short": pa.int16(),
+    "byte": pa.int8(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "date": pa.date32(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+def arrow_type(column: DeltaColumn) -> pa.DataType:
+    """Return Arrow's type for the values of a column; that of texts for a type that Arrow does not have."""
+    parts = [arrow_type(part) for part in column.parts]
+    if column.type == "struct":
+        return pa.struct([(part.name, kind) for part, kind in zip(column.parts, parts, strict=True)])
+    if column.type == "array":
+        return pa.list_(*parts)
+    if column.type == "map":
+        return pa.map_(*parts)
+    if match := _DECIMAL.fullmatch(column.type):
+        return pa.decimal128(int(match[1]), int(match[2]))
+    return _ARROW.get(column.type, pa.string())
 
 
 def unknown_types(columns: Sequence[DeltaColumn]) -> Iterator[str]:

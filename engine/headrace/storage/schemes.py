@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import unquote
 
 from pyarrow import fs
 
@@ -59,6 +61,24 @@ def file_system(uri: str, options: Options = None) -> tuple[fs.FileSystem, str]:
 def is_on_local_disk(uri: str) -> bool:
     """Return whether a URI is a path on a disk of this machine, or on a mounted file system."""
     return "://" not in uri
+
+
+def logged_path(uri: str) -> str:
+    """Return the path that a table's log writes as a URI: relative to the table's folder, or absolute. One on a disk has no scheme."""
+    path = unquote(uri)
+    return path[path.rindex("/", 0, len("file:///")) :] if _ON_DISK.match(path) else path
+
+
+def place_of(path: str, folder: str) -> str | None:
+    """Return the URI of a file of a table: below its `folder` unless the path is absolute; None if no known scheme reaches it."""
+    match = _ABSOLUTE.match(path)
+    if match is not None:
+        return path if match[1] in _SCHEMES and match[1] != "file" else None
+    return path if path.startswith("/") else f"{folder}/{path}"
+
+
+_ABSOLUTE: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_ON_DISK: Final = re.compile(r"file:/(//)?[^/]")
 
 
 def sync_path(path: Path) -> None:

@@ -95,7 +95,7 @@ def lag_of(
 
 
 def normalization(
-    stream: StreamBase[Any], name: str, *, key: tuple[str, ...], state_ttl: AnyTtl
+    stream: StreamBase[Any], name: str, *, key: tuple[str, ...], state_ttl: AnyTtl, drops_unmatched: bool
 ) -> tuple[tuple[str, ...], KeyedProcessFunction[Any, Any]]:
     """Return the key and the function of `Stream.normalize`."""
     from headrace.operators._normalize import normalize
@@ -109,4 +109,4 @@ def normalization(
         ttl = ttl_of(state_ttl, kept="the last row of each key", after="a key is new again")
     except (TypeError, ValueError) as error:
         raise type(error)(f"{taker}: {error}") from None
-    return fields, normalize(stream.record_type(), ttl=ttl)
+    return fields, normalize(stream.record_type(), ttl=ttl, drops_unmatched=drops_unmatched)

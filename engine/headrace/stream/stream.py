@@ -219,14 +219,20 @@ class Stream(StreamBase[R]):
         return self._then(Additions(), self._record)
 
     def normalize(
-        self, name: str, /, *, key: tuple[str, ...] = (), state_ttl: AnyTtl = Lifetime.FOREVER
+        self,
+        name: str,
+        /,
+        *,
+        key: tuple[str, ...] = (),
+        state_ttl: AnyTtl = Lifetime.FOREVER,
+        drops_unmatched: bool = False,
     ) -> OperatorStream[R]:
         """Make whole updates of a stream of upserts: `-U` with the last row of the key before each `+U`, `-D` with the last row.
 
         `key` are the fields that identify a row; by default the stream's own key, where it has one. So aggregates, windows
         and joins can follow. An equal row emits nothing. A `-D` needs only the fields of the key, if nothing but
-        `normalize` reads the source; a retraction of a key without a row goes to the quarantine, and is counted. Rows of
-        sources with `row_kind` may lack their `-U`, and rows of others may come again with other values.
+        `normalize` reads the source; a retraction of a key without a row goes to the quarantine, and is counted, unless it
+        `drops_unmatched` ones: a compacted topic has tombstones of keys whose rows it has no more. Rows of sources with `row_kind` may lack their `-U`, and rows of others may come again with other values.
 
         `state_ttl` bounds the state: a duration or `StateTtl` after which a key without rows is forgotten. Nothing is
         emitted then, and the next row of the key is an insert: operators behind it count it beside the forgotten one.
@@ -234,7 +240,7 @@ class Stream(StreamBase[R]):
         Raises `ValueError` without a key, for a field that the record lacks, for a key other than that of the upserts,
         and behind an operator that may change the order of a key's rows.
         """
-        fields, function = normalization(self, name, key=key, state_ttl=state_ttl)
+        fields, function = normalization(self, name, key=key, state_ttl=state_ttl, drops_unmatched=drops_unmatched)
         return self._keyed(KeyBy(fields))._operated(name, function, self._record)
 
     def assign_event_time(self, time: str | Callable[[R], int], /) -> Stream[R]:

@@ -26,6 +26,7 @@ class _Message(NamedTuple):
     key: bytes | None
     value: bytes | None
     timestamp: int
+    headers: Mapping[str, bytes]
 
 
 @dataclass
@@ -60,17 +61,18 @@ class MemoryTopic:
         partition: int = 0,
         key: bytes | None = None,
         timestamp: int | None = None,
+        headers: Mapping[str, bytes] | None = None,
     ) -> int:
         """Append messages to a partition; return the offset of the first.
 
         A record, or a dict, becomes JSON; bytes are a value unchanged, and None is a tombstone. `timestamp` is the time
-        of the messages (ms), by default the clock's.
+        of the messages (ms), by default the clock's. All of them have the `key` and the `headers`.
         """
         first = self._bounds[partition][1]
         time = clock.now() if timestamp is None else timestamp
         for record in records:
             value = record if record is None or isinstance(record, bytes) else msgspec.json.encode(record)
-            self._messages[partition].append(_Message(self._bounds[partition][1], key, value, time))
+            self._messages[partition].append(_Message(self._bounds[partition][1], key, value, time, headers or {}))
             self._bounds[partition][1] += 1
         return first
 
@@ -108,16 +110,16 @@ class MemoryTopic:
         import pyarrow as pa
 
         from headrace.sources.kafka.landed import MESSAGES
-        from headrace.sources.kafka.messages import text_columns
 
         return [
-            text_columns(pa.Table.from_pylist([self._row(message, number) for message in messages], MESSAGES))
+            pa.Table.from_pylist([self._row(message, number) for message in messages], MESSAGES)
             for number, messages in enumerate(self._messages)
         ]
 
     def _row(self, message: _Message, partition: int) -> dict[str, Any]:
         times = {"timestamp": 1000 * message.timestamp}
-        return {**message._asdict(), "topic": self.name, "partition": partition, **times, "headers": None}
+        headers = [{"key": name, "value": value} for name, value in message.headers.items()] or None
+        return {**message._asdict(), "topic": self.name, "partition": partition, **times, "headers": headers}
 
     # -------------------------------------------------------------------------------------------- what the engine asks
 

@@ -162,9 +162,9 @@ def _of_files(node: SourceNode, config: JobConfig, names: Collection[str]) -> It
 
 
 def _of_messages(node: SourceNode, config: JobConfig, topic: MemoryTopic) -> Iterator[pa.Int64Array]:
-    from headrace.sources.kafka.messages import MessageReader, Messages
+    from headrace.sources.kafka.source import KafkaSource
     from headrace.sources.row_check import RowCheck
 
-    messages = Messages("skip", config.sources[node.name].events)
+    source = KafkaSource.of(node, config)
     for table in topic.tables():
-        yield RowCheck(node, MessageReader(node, messages)).times_in_order(table)
+        yield RowCheck(node, source.reader(table)).times_in_order(table)

@@ -373,6 +373,14 @@ def test_folder_without_a_table_is_refused(here):
     assert "is a folder, and no Delta table" in done.stderr
 
 
+def test_log_without_commits_is_refused(here):
+    (here / "_delta_log").mkdir()
+    (here / "_delta_log" / f"{0:020d}.crc").write_text("{}")
+    done = new(here)
+    assert done.exit_code == 2, done.output
+    assert "its log has no commits" in done.stderr.replace("\n", " ")
+
+
 def test_name_that_exists_is_refused(here):
     (here / "copied").mkdir()
     (here / "copied" / "mine").touch()

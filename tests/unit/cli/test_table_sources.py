@@ -75,6 +75,14 @@ def test_check_requires_the_change_feed(table_job, home):
     assert finding(headrace("check demo --json"))[0] == "ok"
 
 
+def test_check_warns_of_a_start_ahead(table_job, home):
+    result = table_job(COLUMNS, ", start: version 120")("check demo")
+    text = " ".join(result.stdout.split())
+    assert f"{home}/orders: version 0, and nothing is read before version 120" in text
+    assert "wait for it, or correct" in text
+    assert (result.exit_code, "sources.events.start" in text) == (0, True), result.output
+
+
 def test_explain_shows_the_source_table(table_job):
     result = table_job(COLUMNS, ", start: snapshot, skip_versions: 3-4")("explain demo")
     text = " ".join(result.stdout.replace("│", "").split())

@@ -112,6 +112,7 @@ BLOCKS = {
     "corrections": {"$ ": CORRECTIONS},
     "delta-tables": {
         "ok     source orders": DRAWING,
+        "warn   source orders": DRAWING,
         "orders: source 'orders' passed": DRAWING,
         "ALTER TABLE delta": MACHINE,
         "$ headrace run orders --mode interval": SYNTAX,

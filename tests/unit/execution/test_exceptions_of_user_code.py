@@ -297,7 +297,7 @@ def test_exception_of_a_source_record_names_the_row(place, exception, is_topic):
     record, row = ROWS[place]
     table = pa.Table.from_pylist([row])
     if is_topic:
-        value = msgspec.json.encode(row).decode()
+        value = msgspec.json.encode(row)
         table = pa.table({"topic": ["t"], "partition": [0], "offset": [0], "value": [value]})
     node = SourceNode("rows", record, "at", (), None, timedelta(0))
     rows = RowCheck(node, MessageReader(node, Messages()) if is_topic else None)

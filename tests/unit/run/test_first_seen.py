@@ -432,10 +432,10 @@ def test_twin_in_a_later_generation_is_refused():
     job.feed_bytes("rows", b'{"all": "all", "at": 0, "text": "b"}', file="b.json")
     job.run()
     job.feed_bytes("rows", b'{"all": "all", "at": 0, "text": "b"}', file="b.jsonl")
-    with pytest.raises(
-        SourceError, match=r"b\.jsonl has the name of b\.json with another ending, and b\.json was taken in"
-    ):
+    match = r"b\.jsonl has the name of b\.json with another ending, and b\.json was taken in"
+    with pytest.raises(SourceError, match=match) as refused:
         job.run()
+    assert "rename it; 'headrace input rows --acknowledge b.jsonl' passes it over for good." in str(refused.value)
     with job.on_its_clock():
         acknowledge(job.config, ["b.jsonl"], "a copy", "somebody")
     job.feed_bytes("rows", b'{"all": "all", "at": 0, "text": "a"}', file="a.json")

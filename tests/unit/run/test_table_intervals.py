@@ -517,3 +517,14 @@ def test_table_meets_a_folder_by_days():
     written.append_at(2.5, "late", of=[0])
     with pytest.raises(IntervalError, match="Its input has changed since"):
         job.days(0)
+
+
+@pytest.mark.parametrize("by_day", [False, True])
+def test_start_to_come_waits_and_loses_nothing(by_day):
+    written = DatedTable(by_day=by_day)
+    written.append_at(0.5, "before", of=[0])
+    job = IntervalJob(written, start="2024-03-02T12:00:00Z")
+    assert [job.took_days(0), job.days(0).stopped_because] == [[], "done"]
+    written.append_at(1.6, "a", "b", of=[1, 2])
+    assert job.took_days(1) == (["a"] if by_day else ["a", "b"])
+    assert job.took_days(2) == (["b"] if by_day else [])

@@ -264,7 +264,7 @@ def test_promotion_keeps_the_form_of_a_table(mode, partition_by):
     assert DeltaTable(uri).schema().to_json() == before
 
 
-def test_difference_of_a_branch_leaves_columns_of_others_out():
+def test_branch_difference_omits_columns_of_others():
     harness = harness_over("merge")
     make(harness, OWN | {"note": pa.string()}, id=[2], note=["theirs"])
     harness.feed("rows", [row(1), row(2)])

@@ -21,7 +21,7 @@ from headrace.sources.delta.rows import DeltaRows, source_rows
 from headrace.sources.folder.format import UNREADABLE, FileRows, wanted_columns
 from headrace.sources.folder.formats import format_of, read_file
 from headrace.sources.kafka.landed import MESSAGES
-from headrace.sources.kafka.messages import MessageReader, Messages, text_columns
+from headrace.sources.kafka.messages import MessageReader, Messages
 from headrace.sources.row_check import RowCheck
 from headrace.storage.delta_schema import DeltaColumn
 from headrace.storage.storage import Storage
@@ -95,7 +95,7 @@ def read_messages(
 ) -> Outcome:
     """Read the values of a topic's messages."""
     rows = [{"value": value, "topic": "t", "partition": 0, "offset": at} for at, value in enumerate(values)]
-    table = text_columns(pa.Table.from_pylist(rows, MESSAGES))
+    table = pa.Table.from_pylist(rows, MESSAGES)
     node = _node(record, rename)
     return _checked(RowCheck(node, MessageReader(node, Messages())), FileRows(table), record)
 

@@ -217,11 +217,9 @@ def test_another_table_at_the_place_is_refused():
     shutil.rmtree(written.path)
     other = TableWriter(folder=written.path)
     other.append("q")
-    for version in (1, 2):
-        nothing_taken(
-            job, rf"is another table .* at version {version}, .*: 'headrace restore reader --to 0 --why \.\.\.'"
-        )
-        other.append("r")
+    for name in "rr":
+        nothing_taken(job, r"is another table .* at version 1, .*: 'headrace restore reader --to 0 --why \.\.\.'")
+        other.append(name)
     restore(job.harness.config, 0, "as the error says", "somebody")
     assert job.took() == ["q", "r", "r"]
 
@@ -285,10 +283,10 @@ def test_vacuumed_file_is_never_skipped(on_bad_file):
     ("action", "what"),
     [
         (
-            {"protocol": {"readerFeatures": ["geospatial"], "writerFeatures": ["geospatial"]}},
-            "the table feature geospatial",
+            {"protocol": {"readerFeatures": ["newest"], "writerFeatures": ["newest"]}},
+            "the table feature newest",
         ),
-        ({"add": {"path": "s3://other/part.parquet"}}, "files outside of the table's folder"),
+        ({"add": {"path": "gs://other/part.parquet"}}, "files of a scheme that is not supported"),
     ],
 )
 def test_unreadable_tables_are_refused(action, what):

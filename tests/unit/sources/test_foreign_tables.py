@@ -34,6 +34,19 @@ class Nested(Struct, frozen=True):
     parts: list[Twins]
 
 
+class Place(Struct, frozen=True):
+    lat: float
+    lon: float
+    alt: int | None = None
+
+
+class Placed(Struct, frozen=True):
+    id: str
+    at: Timestamp
+    place: Place | None = None
+    places: list[Place | None] | None = None
+
+
 DAY = 1_767_225_600_000
 """1 January 2026 (ms)."""
 
@@ -85,14 +98,35 @@ def harness(request):
 
 
 def read(harness, files, **more):
+    return sorted(read_all(harness, files, **more), key=lambda row: (row.n or 0, row.id))
+
+
+def read_all(harness, files, **more):
+    (harness.folder / "input/rows").mkdir(parents=True, exist_ok=True)
     table(harness.folder / "input/rows", files, **more)
     harness.run()
-    return sorted(harness.sink("out"), key=lambda row: (row.n or 0, row.id))
+    return harness.sink("out")
 
 
 def test_column_name_in_other_case_is_read(harness):
     rows = read(harness, [(ROWS.rename_columns(["ID", "At", "N"]), None)])
     assert rows == [Row("a", DAY, 1), Row("b", DAY, 2)]
+
+
+def test_field_name_in_other_case_is_read():
+    """A file has the fields of a struct in another case and order, one of them not, and one that the table does not have."""
+    place = {"type": "struct", "fields": [column("lat", "double"), column("lon", "double"), column("alt", "long")]}
+    many = {"type": "array", "elementType": place, "containsNull": True}
+    stored = pa.struct([("Lon", pa.float64()), ("LAT", pa.float64()), ("more", pa.string())])
+    values = [{"Lon": 2.0, "LAT": 1.0, "more": "x"}, None]
+    rows = ROWS.append_column("place", pa.array(values, stored)).append_column("places", pa.array([values, None]))
+    pipeline = Pipeline("job").source("rows", Placed, event_time="at").sink("out")
+    harness = PipelineHarness(pipeline, job={"sources": {"rows": {"format": "delta", "path": "input/rows"}}}, now=DAY)
+    columns = (*COLUMNS, column("place", place), column("places", many))
+    assert read_all(harness, [(rows, None)], columns=columns) == [
+        Placed("a", DAY, Place(1.0, 2.0), [Place(1.0, 2.0), None]),
+        Placed("b", DAY, None, None),
+    ]
 
 
 def test_date_widened_to_a_time_is_midnight(harness):
@@ -101,6 +135,10 @@ def test_date_widened_to_a_time_is_midnight(harness):
     protocol = features("typeWidening", "timestampNtz")
     rows = read(harness, [(dates, None), (times, None)], columns=(COLUMNS[0], WIDENED, COLUMNS[2]), protocol=protocol)
     assert [row.at for row in rows] == [DAY] * 4
+
+
+def test_feature_without_its_columns_is_no_matter(harness):
+    assert len(read(harness, [(ROWS, None)], protocol=features("geospatial"))) == 2
 
 
 def test_binary_partition_in_ascii_is_read(harness):
@@ -131,12 +169,17 @@ def test_binary_partition_in_ascii_is_read(harness):
         (
             (ROWS, None),
             {"columns": (*COLUMNS, column("v", "geometry(1)")), "protocol": features("geospatial", "catalogManaged")},
-            "the table feature catalogManaged, geospatial, which",
+            "the table feature catalogManaged, which",
         ),
         (
             (ROWS, None),
             {"protocol": features("deletionVectors"), "vector": VECTOR},
             r"/gone.bin is gone: it says which rows of .*0\.parquet are deleted.*Bring the file of deletion vectors back",
+        ),
+        (
+            (ROWS, "7"),
+            {"columns": (*COLUMNS, column("p", "binary")), "partition": ("P",)},
+            r"partition columns that are none of its columns \(P\), which",
         ),
         (
             (ROWS, None),

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.cli.status import _passed_text
 from headrace.errors import ConfigError, SourceError
+from headrace.report import Time
 from tests.unit.sources.hand_table import HandTable, column
 from tests.unit.support.table_job import TableJob, TableWriter
 from tests.unit.support.table_job import table as timed
@@ -151,6 +154,20 @@ def test_passed_versions_are_warned_of_once_and_kept(tmp_path):
     written.commit(written.add(table("s")))
     assert job.took() == ["s"]
     assert job.facts.passed_over == ()
+
+
+def test_many_passed_versions_are_counted(tmp_path):
+    written = new_table(tmp_path)
+    for _ in range(7):
+        added = written.add(table("p"))
+        written.commit(added)
+        written.commit(written.remove(added), operation="DELETE")
+    job = TableJob(written, on_change="skip")
+    (warning,) = job.run().warnings
+    listed = "2 earlier versions, version 6 (DELETE, 1 file, 1970-01-01T00:00:06.000Z), version 8 (DELETE, "
+    assert warning.message.startswith(f"source 'rows' passed over {listed}")
+    shown = [{**own, "timestamp": Time(own["timestamp"])} for own in warning.fields["versions"]]
+    assert _passed_text(shown) in warning.message
 
 
 def test_passed_version_behind_a_limit_comes_later(tmp_path):
@@ -329,6 +346,27 @@ def test_changes_in_partitions_have_their_values():
     assert [(row.kind, row.size) for row in job.seen()[-2:]] == [("-D", 2), ("+I", 3)]
 
 
+def removed_partition(folder, **listed):
+    """A table of which the null partition is removed, as `listed` says."""
+    written = new_table(folder, partition=["size"])
+    first = written.add(table("p").drop(["size"]), values={"size": None})
+    written.commit(first)
+    remove = {"path": first["add"]["path"], "dataChange": True, **listed}
+    written.commit({"remove": remove}, operation="DELETE")
+    return TableJob(written, on_change="as_changes")
+
+
+def test_null_partition_may_be_left_out(tmp_path):
+    job = removed_partition(tmp_path, extendedFileMetadata=True, partitionValues={})
+    assert job.took() == ["p", "-Dp"]
+    assert [row.size for row in job.seen()] == [None, None]
+
+
+def test_removed_file_without_partition_is_refused(tmp_path):
+    with pytest.raises(SourceError, match=r"version 2 of .* the log does not have their partition values"):
+        removed_partition(tmp_path).run()
+
+
 def test_values_of_all_kinds_are_compared(tmp_path):
     nested = {"type": "array", "elementType": "double", "containsNull": True}
     written = HandTable(tmp_path / "table", [*COLUMNS, column("more", nested), column("f", "double")])
@@ -455,3 +493,136 @@ def test_missing_vector_stops_a_feed(tmp_path):
         job.run()
     with pytest.raises(SourceError, match=r"\.bin is gone: it says which rows"):
         TableJob(written, on_change="as_changes").run()
+
+
+@pytest.mark.parametrize("batches", [1, 100])
+def test_table_replaced_in_its_log_is_a_rewrite(tmp_path, batches):
+    written = new_table(tmp_path)
+    first = written.add(table(*"pq"))
+    written.commit(first)
+    jobs = {policy: TableJob(written, on_change=policy) for policy in ("fail", "skip", "as_changes")}
+    for job in jobs.values():
+        job.run(max_batches=1)
+    described = written.metadata(COLUMNS, {})["metaData"]
+    actions = [written.remove(first), written.add(table(*"qx")), {"metaData": {**described, "id": "another"}}]
+    written.commit(*actions, operation="CREATE OR REPLACE TABLE")
+    written.commit(written.add(table("y")))
+    with pytest.raises(SourceError, match=r"version 2 of .* \(CREATE OR REPLACE TABLE\) removes or rewrites rows"):
+        jobs["fail"].run()
+    expected = {"skip": [*"pqy"], "as_changes": ["p", "q", "-Dp", "x", "y"]}
+    for policy, names in expected.items():
+        job = jobs[policy]
+        for _ in range(4):
+            job.run(max_batches=batches)
+        assert (job.arrived(), job.table.table_id) == (names, "another")
+        assert TableJob(written, on_change=policy).took() == names
+
+
+# ------------------------------------------------------------------------------------------- rewritten, and yet the same
+
+
+KIND = {"type": "struct", "fields": [column("a", "long"), column("b", "string")]}
+PAIRS = {"type": "map", "keyType": "string", "valueType": KIND, "valueContainsNull": True}
+
+
+def other_form(rows, folder):
+    """Return the file of another writer with the same rows: times of INT96, other orders and cases of fields, narrower types."""
+    names = {"A": pa.int32(), "b": pa.large_string()}
+    swapped = pa.struct([("b", names["b"]), ("A", names["A"])])
+    values = rows.to_pylist()
+    for row in values:
+        row["s"] = {"b": row["s"]["b"], "A": row["s"]["a"]}
+        row["pairs"] = [(key, {"b": own["b"], "A": own["a"]}) for key, own in reversed(row["pairs"])]
+    schema = pa.schema(
+        {
+            "pairs": pa.map_(pa.string(), swapped),
+            "s": swapped,
+            "size": pa.int16(),
+            "name": pa.dictionary(pa.int32(), pa.string()),
+            "AT": pa.timestamp("us"),
+            "shop": pa.large_string(),
+        }.items()
+    )
+    for row in values:
+        row["AT"] = row.pop("at").replace(tzinfo=None)
+    table = pa.Table.from_pylist(values, schema)
+    pq.write_table(table, folder / "other.parquet", use_deprecated_int96_timestamps=True)
+
+
+def test_rewrite_by_another_writer_changes_nothing(tmp_path):
+    written = HandTable(tmp_path / "table", [*COLUMNS, column("s", KIND), column("pairs", PAIRS)])
+    rows = timed(*"pqr")
+    structs = [{"a": number, "b": name} for number, name in enumerate("xyz")]
+    rows = rows.append_column("s", pa.array(structs, pa.struct([("a", pa.int64()), ("b", pa.string())])))
+    maps = [[("k", own), ("j", structs[0])] for own in structs]
+    rows = rows.append_column(
+        "pairs", pa.array(maps, pa.map_(pa.string(), pa.struct([("a", pa.int64()), ("b", pa.string())])))
+    )
+    first = written.add(rows)
+    written.commit(first)
+    other_form(rows, written.path)
+    stored = pq.ParquetFile(written.path / "other.parquet").schema
+    assert "INT96" in {stored.column(place).physical_type for place in range(len(stored))}
+    written.commit(written.remove(first), written.again("other.parquet"), operation="OPTIMIZE")
+    assert TableJob(written, on_change="as_changes").took() == [*"pqr"]
+
+
+def test_other_value_in_another_form_is_a_change(tmp_path):
+    written = HandTable(tmp_path / "table", [*COLUMNS, column("s", KIND)])
+    kind = pa.struct([("a", pa.int64()), ("b", pa.string())])
+    rows = timed(*"pqr").append_column("s", pa.array([{"a": 1, "b": "x"}, {"a": None, "b": "x"}, None], kind))
+    first = written.add(rows)
+    written.commit(first)
+    other = pa.struct([("b", pa.string()), ("a", pa.int32())])
+    again = rows.drop(["s"]).append_column("s", pa.array([{"a": 2, "b": "x"}, None, None], other))
+    written.commit(written.remove(first), written.add(again), operation="UPDATE")
+    assert TableJob(written, on_change="as_changes").took() == [*"pqr", "-Dp", "-Dq", "p", "q"]
+
+
+# -------------------------------------------------------------------------------------------- columns that rows had before
+
+
+MAPPED = {"delta.columnMapping.mode": "name", "delta.enableChangeDataFeed": "true"}
+
+
+def mapped(name, kind, stored):
+    return column(name, kind, **{"delta.columnMapping.physicalName": stored, "delta.columnMapping.id": 1})
+
+
+def renamed_in_a_rewrite(folder):
+    """A table whose version 2 gives the column `size` another stored one, and removes the rows of version 1."""
+    columns = [mapped(own["name"], own["type"], own["name"]) for own in COLUMNS]
+    written = HandTable(folder / "table", columns, features=["columnMapping"], configuration=MAPPED)
+    first = written.add(table("p", "q", sizes=[1, 2]))
+    written.commit(first)
+    after = [*columns[:3], mapped("size", "long", "other")]
+    rows = table("p", "q", sizes=[1, 2]).rename_columns(["shop", "at", "name", "other"])
+    written.commit(written.remove(first), written.add(rows), written.metadata(after, MAPPED), operation="WRITE")
+    return written
+
+
+@pytest.mark.parametrize("source", [{"on_change": "as_changes"}, {"change_feed": True}])
+def test_rows_removed_behind_the_log_are_refused(tmp_path, source):
+    written = renamed_in_a_rewrite(tmp_path)
+    written.log_checkpoint()
+    written.forget(2)
+    with pytest.raises(
+        SourceError,
+        match=r"version 2 of .* changes the table's columns, .* does not give version 1 .*skip_versions: 2$",
+    ):
+        TableJob(written, start="version 2", **source).run()
+
+
+@pytest.mark.parametrize("form", ["one", "sidecars"])
+def test_columns_before_are_those_of_a_log_checkpoint(tmp_path, form):
+    written = renamed_in_a_rewrite(tmp_path)
+    text = (written.path / "_delta_log" / f"{2:020d}.json").read_text()
+    (written.path / "_delta_log" / f"{2:020d}.json").unlink()
+    written.version = 1
+    written.log_checkpoint(form)
+    (written.path / "_delta_log" / f"{2:020d}.json").write_text(text)
+    written.forget(2)
+    job = TableJob(written, start="version 2", change_feed=True)
+    assert job.took() == ["-Dp", "-Dq", "p", "q"]
+    assert [row.size for row in job.seen()] == [1, 2, 1, 2]
+    assert TableJob(written, start="version 2", on_change="as_changes").took() == []

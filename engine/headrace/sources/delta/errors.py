@@ -14,6 +14,7 @@ from headrace.sources.source import TakenIn
 from headrace.storage.deletion_vectors import MissingVectorError
 from headrace.storage.delta_log import CHANGE_FEED, DeltaCommit, LoggedFile, TableState
 from headrace.storage.refusals import storage_advice
+from headrace.storage.schemes import place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class DeltaErrors:
         if not self.config.gives_changes and is_rewrite(commit):
             return self._rewrite(commit, taken_in)
         read = commit.changes if self.config.change_feed and commit.changes else (*commit.appended, *commit.dropped)
-        if self.config.gives_changes and state.partition_columns and any(not file.partition for file in read):
+        if self.config.gives_changes and state.partition_columns and any(file.partition is None for file in read):
             return self.without_partition(commit.version)
         return self._files(commit.version, read)
 
@@ -78,6 +79,14 @@ class DeltaErrors:
             f"have their partition values. Nothing of it was taken in. {self.way_out(version)}"
         )
 
+    def without_columns(self, version: int, error: Exception) -> SourceError:
+        """Return the error for a commit that removes rows and describes the table anew, where the log does not have the version before."""
+        return SourceError(
+            f"source '{self.source}': version {version} of {self.config.path} removes rows and changes the table's columns, and which columns "
+            f"these rows have is not in the log any more: it does not give version {version - 1} ({error}). Nothing of version {version} was taken in. Bring "
+            f"the log's files back from a backup. {self.way_out(version)}"
+        )
+
     def not_compared(self, version: int, error: Exception) -> HeadraceError:
         """Return the error for a commit whose removed and added rows cannot be read, and so not be compared."""
         if is_tried_again(error):
@@ -101,9 +110,10 @@ class DeltaErrors:
         )
 
     def _files(self, version: int, files: tuple[LoggedFile, ...]) -> SourceError | None:
-        outside = next((file.path for file in files if "://" in file.path or file.path.startswith("/")), None)
+        paths = (path for file in files for path in file.paths)
+        outside = next((path for path in paths if place_of(path, self.config.path) is None), None)
         if outside is not None:
-            return self._unreadable(version, f"files outside of the table's folder ({outside}: a shallow clone)")
+            return self._unreadable(version, f"files of a scheme that is not supported ({outside})")
         return None
 
     def _unreadable(self, version: int, what: str) -> SourceError:

@@ -185,7 +185,7 @@ class PartitionIntervals:
         column = next((own for own in state.columns if own.name == self._column), None)
         if column is None or self._column not in state.partition_columns:
             raise self._errors.no_partition_column(version, self._column, state.partition_columns)
-        text = file.partition.get(column.stored)
+        text = None if file.partition is None else file.partition.get(column.stored)
         try:
             period = None if text is None else self._pattern.interval_of(text)
         except OverflowError:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.sources.delta.variants import json_texts
-from headrace.storage.delta_schema import VARIANT, DeltaColumn
+from headrace.storage.delta_schema import VARIANT, DeltaColumn, arrow_type
 
 NO_COLUMN: Final = "\0"
 """Name of a column that is none of the table: no writer gives a column this name, and one may have the empty name."""
@@ -51,6 +51,24 @@ def in_table_names(table: pa.Table, columns: Mapping[str, DeltaColumn]) -> pa.Ta
         names.append(NO_COLUMN if column is None else column.name)
         arrays.append(array if column is None or not column.is_converted else _renamed_chunks(array, column))
     return pa.table(arrays, names)
+
+
+def in_table_type(array: pa.ChunkedArray, column: DeltaColumn) -> pa.ChunkedArray:
+    """Return values that have their names in the table with the type that it gives them: fields of structs are in its order, also those that a file lacks.
+
+    Values that the type does not have, such as times of INT96 that are finer than a microsecond, stay as they are.
+    """
+    known = _without_mapping(column)
+    try:
+        return _renamed_chunks(array, known).cast(arrow_type(known))
+    except pa.ArrowException:
+        return array
+
+
+def _without_mapping(column: DeltaColumn) -> DeltaColumn:
+    """Return a column as its values are once they were read: with its names in the table, and texts for variants."""
+    kind = "string" if column.type == VARIANT else column.type
+    return DeltaColumn(column.name, kind, parts=tuple(map(_without_mapping, column.parts)))
 
 
 def _renamed_chunks(array: pa.ChunkedArray, column: DeltaColumn) -> pa.ChunkedArray:

@@ -1,7 +1,8 @@
 """Net changes of a version of a Delta table that has no files of changes: rows that it removed, and rows that it added.
 
 UPDATE, MERGE and DELETE write whole files anew, so most of the removed rows come back in the added files. A row that is in both
-has not changed: it cancels out. The comparison reads one column of all these files at a time.
+has not changed: it cancels out. The comparison reads one column of all these files at a time, and compares values as the table's type has
+them: writers store times, maps and the fields of structs in different ways.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.sources.delta.mapping import in_table_type
 from headrace.sources.delta.rows import DeltaRows, read_rows, row_count
 from headrace.sources.position import Ranges
+from headrace.storage.delta_schema import DeltaColumn
 from headrace.storage.storage import Storage
 
 Numbers = npt.NDArray[np.int64]
 
 
 class ChangedFile(NamedTuple):
-    """File with removed rows, or with added ones: its place, and the facts of its rows."""
+    """File with removed rows, or with added ones: its place, the facts of its rows, and the table's columns before or after the change."""
 
     place: Storage
     rows: DeltaRows
+    columns: tuple[DeltaColumn, ...]
 
 
 def net_changes(
@@ -48,7 +52,7 @@ def _counting(file: ChangedFile) -> ChangedFile:
         return file
     rows = file.rows.live_rows(file.place)
     facts = msgspec.structs.replace(file.rows, vector=None, only=None, table="", net=_ranges(rows))
-    return ChangedFile(file.place, facts)
+    return file._replace(rows=facts)
 
 
 def _with_rows(facts: DeltaRows, kept: npt.NDArray[np.bool_]) -> DeltaRows:
@@ -71,7 +75,7 @@ def _numbers(ranges: Ranges) -> Numbers:
 def _identities(files: Sequence[ChangedFile], rows: int) -> Numbers:
     """Return a number for each row of the files, in order: equal rows have equal numbers."""
     identities: Numbers = np.zeros(rows, np.int64)
-    for name in dict.fromkeys(column.name for file in files for column in file.rows.columns):
+    for name in dict.fromkeys(column.name for file in files for column in file.columns):
         values = [_values(file, name) for file in files]
         codes = _codes(values)
         together = identities * (int(codes.max()) + 1) + codes
@@ -81,9 +85,10 @@ def _identities(files: Sequence[ChangedFile], rows: int) -> Numbers:
 
 def _values(file: ChangedFile, name: str) -> pa.ChunkedArray:
     """Return the values of a column, null where the file's version of the table does not have it."""
-    if any(column.name == name for column in file.rows.columns):
-        return read_rows(file.place, file.rows, [name])[name]
-    return pa.chunked_array([pa.nulls(row_count(file.place, file.rows))])
+    column = next((column for column in file.columns if column.name == name), None)
+    if column is None:
+        return pa.chunked_array([pa.nulls(row_count(file.place, file.rows))])
+    return in_table_type(read_rows(file.place, file.rows, [name])[name], column)
 
 
 def _codes(parts: Sequence[pa.ChunkedArray]) -> Numbers:
@@ -109,10 +114,20 @@ def _together(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
 
 def _texts(part: pa.ChunkedArray) -> pa.Array:
     try:
-        return pa.array([*map(repr, part.to_pylist())], pa.large_string())
+        return pa.array([repr(_ordered(value)) for value in part.to_pylist()], pa.large_string())
     except (OverflowError, ValueError) as error:
         msg = f"values that Python does not have: {error}"
         raise pa.ArrowInvalid(msg) from error
+
+
+def _ordered(value: Any) -> Any:
+    """Return a value whose fields, and pairs of a map, are in one order."""
+    if isinstance(value, dict):
+        return sorted((name, _ordered(part)) for name, part in value.items())
+    if isinstance(value, list):
+        parts = [_ordered(part) for part in value]
+        return sorted(parts, key=repr) if parts and isinstance(value[0], tuple) else parts
+    return tuple(map(_ordered, value)) if isinstance(value, tuple) else value
 
 
 def _cancelled(identities: Numbers, sides: Numbers) -> npt.NDArray[np.bool_]:

@@ -19,7 +19,7 @@ from headrace.sources.folder.format import DamagedFileError, FileRows, located
 from headrace.sources.folder.parquet import ParquetColumns
 from headrace.sources.position import Ranges
 from headrace.storage.deletion_vectors import DamagedVectorError, DeletionVector
-from headrace.storage.delta_schema import TIMES, DeltaColumn
+from headrace.storage.delta_schema import TIMES, DeltaColumn, arrow_type
 from headrace.storage.storage import Storage
 
 _SYMBOLS: Final = {
@@ -29,18 +29,6 @@ _SYMBOLS: Final = {
     "delete": RowKind.DELETE.symbol,
 }
 _MINUS: Final = ("delete", "update_preimage")
-_TYPES: Final[dict[str, pa.DataType]] = {
-    "string": pa.string(),
-    "long": pa.int64(),
-    "integer": pa.int32(),
-    "short": pa.int16(),
-    "byte": pa.int8(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "date": pa.date32(),
-    "binary": pa.binary(),
-}
 
 _CHANGE_COLUMN: Final = DeltaColumn(CHANGE_TYPE)
 
@@ -200,19 +188,18 @@ def partition_scalar(value: PartitionValue) -> pa.Scalar:
 
     Raises `pa.ArrowException` for a text that is not a value of the type.
     """
-    if value.type in {"timestamp", "timestamp_ntz"}:
-        kind = pa.timestamp("us", "UTC" if value.type == "timestamp" else None)
-        if not value.text:
-            return pa.scalar(None, kind)
+    kind = arrow_type(DeltaColumn(value.column, value.type))
+    if not value.text:
+        return pa.scalar(None, kind)
+    if value.type in TIMES:
         text = value.text.removesuffix("Z").removesuffix("UTC").strip()
         return pa.scalar(text).cast(pa.timestamp("us")).cast(kind)
-    if value.type == "binary" and _may_be_bytes(value.text or ""):
+    if value.type == "binary" and _may_be_bytes(value.text):
         msg = (
             f"partition column {value.column} is binary, and writers encode its value {value.text!r} in different ways"
         )
         raise pa.ArrowInvalid(msg)
-    kind = _decimal(value.type) if value.type.startswith("decimal") else _TYPES.get(value.type, pa.string())
-    return pa.scalar(value.text or None, pa.string()).cast(kind)
+    return pa.scalar(value.text, pa.string()).cast(kind)
 
 
 def _may_be_bytes(text: str) -> bool:
@@ -239,11 +226,6 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
     return pa.list_(_plain(kind.value_type)) if pa.types.is_list(kind) else kind
-
-
-def _decimal(name: str) -> pa.DataType:
-    precision, scale = name.removeprefix("decimal(").removesuffix(")").split(",")
-    return pa.decimal128(int(precision), int(scale))
 
 
 def _of_side(table: pa.Table, side: Side) -> pa.Table:

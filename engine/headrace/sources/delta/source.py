@@ -50,6 +50,7 @@ from headrace.sources.source import (
 )
 from headrace.storage.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
 from headrace.storage.refusals import StoreError
+from headrace.storage.schemes import place_of
 from headrace.storage.storage import Storage
 from headrace.storage.table import TableMissingError
 from headrace.tables.folder import JobFolder
@@ -68,6 +69,10 @@ class _Place(NamedTuple):
     version: int
     snapshot: int | None = None
     is_provisional: bool = False
+
+    def waits(self, versions: range) -> bool:
+        """Return whether the table has not come to the start yet. Its position is no position to record: a start says more."""
+        return not self.is_provisional and self.version > versions[-1]
 
 
 class DeltaSource(Source):
@@ -104,6 +109,8 @@ class DeltaSource(Source):
         versions, until = self._versions(), want.until
         position = since.position_as(TablePosition)
         place = self._place(position, versions)
+        if position is None and place.waits(versions):
+            return Ahead(want, (), ())
         self._check_table(position, place, versions, want.taken_in)
         self._check_order(since)
         if self._intervals is not None:
@@ -115,7 +122,7 @@ class DeltaSource(Source):
             files_ahead = [file for file in files_ahead if file.name <= until]
             reached = min(reached, version_of(until) - 1) if until else place.version - 1
         passed = self._passed_between(place.version, reached)
-        reach = TableReach(self._table_id(place, versions), reached, place.snapshot, place.is_provisional, passed)
+        reach = TableReach(reached, place.snapshot, place.is_provisional, passed)
         return Ahead(want, tuple(files_ahead), tuple(files_ahead), reach)
 
     def _files_ahead(
@@ -157,7 +164,8 @@ class DeltaSource(Source):
 
     def _lies_before(self, version: int, want: Want) -> bool:
         """Return whether a version lies before the first interval of a job: nothing of it is read, whatever it changed."""
-        if self._intervals is None or want.interval is None or want.taken_in.facts.position is not None:
+        has_begun = want.taken_in.reached is not None or want.taken_in.facts.position is not None
+        if self._intervals is None or want.interval is None or has_begun:
             return False
         return self._intervals.is_before(version, want.interval)
 
@@ -180,7 +188,6 @@ class DeltaSource(Source):
         if want.until is not None and want.interval is None:
             reached = min(reached, version_of(want.until) - 1) if want.until else place.version - 1
         reach = TableReach(
-            self._table_id(place, versions),
             reached,
             place.snapshot,
             place.is_provisional,
@@ -213,6 +220,8 @@ class DeltaSource(Source):
             return ()
         versions, position = self._versions(), taken_in.facts.position_as(TablePosition)
         place = self._place(position, versions)
+        if place.waits(versions):
+            return [_listed_late(file) for file in taken_in.late]
         self._intervals.look(taken_in, max(place.version, versions[0]))
         _, new = self._files_ahead(place, versions, Want(taken_in), has_unread=True)  # up to one that runs stop at
         known, reached = known_version(taken_in.facts), taken_in.reached
@@ -316,15 +325,17 @@ class DeltaSource(Source):
 
     def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:
         """Return the facts after these files."""
-        assert ahead.reach is not None  # noqa: S101 - this source has made it
+        if ahead.reach is None:
+            return since  # the start waits
         left = ahead.files[len(files) :]
         reached = min([ahead.reach.version, *(version_of(file.name) - 1 for file in left)])
+        version = max(reached, -1 if since.version is None else since.version)
         position = TablePosition(
             last=max((*(file.name for file in files), since.last, ahead.reach.last)),
             begun=since.begun,
             rows=since.rows,
-            table_id=ahead.reach.table,
-            version=max(reached, -1 if since.version is None else since.version),
+            table_id=self._table_id(version),
+            version=version,
             snapshot=ahead.reach.snapshot,
             listed=ahead.reach.listed,
         )
@@ -341,17 +352,31 @@ class DeltaSource(Source):
         """
         changes: list[Remark] = []
         try:
-            if (position := since.position_as(TablePosition)) is not None:
-                versions = self._versions()
-                self._check_table(position, self._place(position, versions), versions, TakenIn())
+            versions = self._versions()
+            place = self._place(position := since.position_as(TablePosition), versions)
+            self._check_table(position, place, versions, TakenIn())
             problems = [*self._problems()]
             if position is not None and not problems:
-                changes = [*self._remarks_on_changes(position.version, self._versions())]
-            ok = f"{self._config.path}: version {self._versions()[-1]}"
+                changes = [*self._remarks_on_changes(position.version, versions)]
+            ok = self._remark_on_start(versions, waits=position is None and place.waits(versions))
         except HeadraceError as error:
-            problems, ok = [str(error)], ""
-        yield from [Remark("fail", problem) for problem in problems] or [Remark("ok", ok)]
+            yield Remark("fail", str(error))
+            return
+        yield from [Remark("fail", problem) for problem in problems] or [ok]
         yield from changes
+
+    def _remark_on_start(self, versions: range, *, waits: bool) -> Remark:
+        """Return the remark on a table that can be read: its version, and a start that it has not come to yet."""
+        latest = f"{self._config.path}: version {versions[-1]}"
+        if not waits:
+            return Remark("ok", latest)
+        start = self._config.begins_at
+        first = (
+            f"version {start.value}"
+            if start.kind is StartKind.VERSION
+            else f"a commit of {self._config.start} or later"
+        )
+        return Remark("warn", f"{latest}, and nothing is read before {first}", "wait for it, or correct", "start")
 
     def _remarks_on_changes(self, known: int, versions: range) -> Iterator[Remark]:
         """Yield a remark on columns that have changed since a version that was read, if the log still has it."""
@@ -400,8 +425,12 @@ class DeltaSource(Source):
             f"{what}, then run again. {self._errors.way_out(version)}"
         )
 
-    def _table_id(self, place: _Place, versions: range) -> str:
-        return self._guarded(min(max(place.version, versions[0]), versions[-1])).table_id
+    def _table_id(self, version: int) -> str:
+        """Return the table's id at a version; that at the next one where the log does not have it any more."""
+        try:
+            return self._log.state(version).table_id
+        except StoreError:
+            return self._guarded(version + 1).table_id
 
     def _of_version(
         self,
@@ -424,7 +453,9 @@ class DeltaSource(Source):
             if version == snapshot:
                 whole = self._log.files(version)
                 problem = self._errors.of_snapshot(version, state, whole)
-                files = [self._file(version, SNAPSHOT, logged, state) for logged in whole]
+                files = (
+                    [] if problem is not None else [self._file(version, SNAPSHOT, logged, state) for logged in whole]
+                )
             else:
                 commit = self._log.commit(version)
                 if checked and is_passed_over(commit, self._config.on_change):
@@ -460,7 +491,7 @@ class DeltaSource(Source):
         if not self._by_column or self._intervals is None:
             return
         files = (*commit.dropped, *commit.appended)
-        if any(not file.partition for file in files):
+        if any(file.partition is None for file in files):
             raise self._errors.without_partition(commit.version)
         starts = (self._start(commit.version, file, state)[0] for file in files)
         for start in sorted({start for start in starts if start is not None}):
@@ -472,20 +503,21 @@ class DeltaSource(Source):
                 for side in (_MINUS, _PLUS):
                     yield self._file(commit.version, side, logged, state, rows=DeltaRows(side=side))
         elif self._config.change_feed:
-            yield from self._sides(commit, self._before(commit, state), state)
+            yield from self._sides(commit, state)
         elif self._config.on_change == "as_changes" and is_rewrite(commit):
             yield from self._net(commit, state)
         else:
             for logged in commit.appended:
                 yield self._file(commit.version, APPENDED, logged, state)
 
-    def _sides(self, commit: DeltaCommit, before: TableState, after: TableState) -> Iterator[SourceFile]:
-        """Yield the files of a commit's removed rows, with the columns of `before`, and those of its added rows.
+    def _sides(self, commit: DeltaCommit, after: TableState) -> Iterator[SourceFile]:
+        """Yield the files of a commit's removed rows, with the columns that they had, and those of its added rows.
 
         A file that the commit removes and adds has other deleted rows after it: these alone have changed.
         """
         removed = {file.path: file for file in commit.dropped}
         added = {file.path: file for file in commit.appended}
+        before = self._before(commit, after)
         for side, files, others, state in ((_MINUS, removed, added, before), (_PLUS, added, removed, after)):
             kind = RowKind.DELETE if side == _MINUS else RowKind.INSERT
             for path, logged in files.items():
@@ -495,15 +527,23 @@ class DeltaSource(Source):
                     yield self._file(commit.version, side, logged, state, rows=rows)
 
     def _before(self, commit: DeltaCommit, after: TableState) -> TableState:
-        """Return the state before a commit; that after it where the log does not have it any more."""
-        return self._log.state(commit.version - 1) if commit.version - 1 in self._versions() else after
+        """Return the state before a commit. Raises `SourceError` where a commit describes the table anew, and the log does not say how it was."""
+        if commit.metadata is None or not commit.dropped:
+            return after
+        try:
+            return self._log.state(commit.version - 1)
+        except StoreError as error:
+            raise self._errors.without_columns(commit.version, error) from error
 
     def _net(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
         """Yield the files with rows that a commit changed on balance. Raises `SourceError` where they cannot be compared."""
-        files = sorted(self._sides(commit, self._before(commit, state), state), key=lambda file: file.name)
+        files = sorted(self._sides(commit, state), key=lambda file: file.name)
+        columns = {_MINUS: self._before(commit, state).columns, _PLUS: state.columns}
         changed = {
             side: [
-                ChangedFile(self._storage.at(file.path), _logged(file)) for file in files if kind_of(file.name) == side
+                ChangedFile(self._storage.at(file.path), _logged(file), columns[side])
+                for file in files
+                if kind_of(file.name) == side
             ]
             for side in (_MINUS, _PLUS)
         }
@@ -526,7 +566,7 @@ class DeltaSource(Source):
         """Return a file as a file of the source. `rows` has the facts that are not in the log; None: the rows are new."""
         columns = {column.name: column for column in state.columns}
         partition = tuple(
-            PartitionValue(name, columns[name].type, logged.partition.get(columns[name].stored))
+            PartitionValue(name, columns[name].type, (logged.partition or {}).get(columns[name].stored))
             for name in state.partition_columns
         )
         own = rows or DeltaRows(kind=RowKind.INSERT.symbol if self._config.gives_changes else None)
@@ -540,7 +580,7 @@ class DeltaSource(Source):
         start, problem = self._start(version, logged, state)
         facts = msgspec.structs.replace(facts, problem=problem)
         name = file_name(version, kind, logged.path, start)
-        path = f"{self._config.path}/{logged.path}"
+        path = place_of(logged.path, self._config.path) or logged.path
         return SourceFile(name, path, 0, self._config.format, msgspec.Raw(msgspec.json.encode(facts)))
 
     # ------------------------------------------------------------------------------------------------------ position
@@ -571,11 +611,15 @@ class DeltaSource(Source):
         return first
 
     def _check_table(self, position: TablePosition | None, place: _Place, versions: range, taken_in: TakenIn) -> None:
-        """Refuse a table that was replaced, and a `change_feed` that has changed in the middle of a version."""
+        """Refuse another table at the place, and a `change_feed` that has changed in the middle of a version.
+
+        A commit may give the table another id (CREATE OR REPLACE TABLE): it counts as a rewrite. Another table has another id at the
+        version that was read.
+        """
         if position is None:
             return
-        version = min(place.version, versions[-1])  # another table may be at the version that was read last
-        if versions[0] <= version:
+        version = min(max(position.version, versions[0]), versions[-1])
+        if versions[0] <= place.version:
             table_id = self._guarded(version).table_id
             if table_id != position.table_id:
                 raise self._errors.replaced(table_id, position.table_id, version, taken_in)

@@ -11,12 +11,9 @@ from __future__ import annotations
 import bz2
 import io
 import lzma
-import struct
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from decimal import Context, Decimal
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -24,7 +21,7 @@ import pyarrow as pa
 
 from headrace.api.graph import SourceNode
 from headrace.names import counted
-from headrace.records.value_rules import Instant, OtherType
+from headrace.sources.avro_values import record_text, register_readers, with_own_types
 from headrace.sources.folder.avro_schema import AvroSchema
 from headrace.sources.folder.format import (
     HEAD,
@@ -190,13 +187,7 @@ def _unsnapped(content: bytes) -> bytes:
     return plain
 
 
-_PER_SECOND: Final = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
-_TIMES: Final = ("timestamp", "local-timestamp")
 _NO_RECORD: Final = "its schema is no record, so it has no columns"
-_PREFIX: Final = "headrace-"
-_LARGEST_SCALE: Final = 1_000
-_ALL_DIGITS: Final = Context(prec=1_000_000)
-_Read = Callable[[Any, dict[str, Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +227,7 @@ class AvroFiles:
         refuse_near_names([column.path[0] for column in paths], names)
         within = [column for column in paths if column.path[0] in names]
         wanted = present_columns(node, [*names, *(column.stored for column in within)], columns)
-        schema = AvroSchema.of(_with_own_types(container.schema))
+        schema = AvroSchema.of(with_own_types(container.schema))
         for column in wanted:
             schema.refuse_recursion(column)
         records = list(_records(container, schema.root))
@@ -248,7 +239,7 @@ class AvroFiles:
             for column in wanted
         }
         table = typed_table(values, node, wanted, len(records), problems)
-        return FileRows(table, problems, lambda number: _text(records[number]))
+        return FileRows(table, problems, lambda number: record_text(records[number]))
 
 
 def _is_record(schema: Any) -> bool:
@@ -268,14 +259,10 @@ def _check_counts(container: AvroContainer) -> None:
 
 
 def _records(container: AvroContainer, schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield the records, with values of logical types as `_LOGICAL` makes them.
-
-    fastavro itself makes Python's `datetime`, and fails for the whole file if one value is outside its years.
-    """
+    """Yield the records, with values of logical types as `headrace.sources.avro_values` makes them."""
     import fastavro
-    from fastavro.read import LOGICAL_READERS
 
-    LOGICAL_READERS.update(_READERS)
+    register_readers()
     try:
         for block in container.blocks:
             content = io.BytesIO(container.unpacked(block))
@@ -295,105 +282,3 @@ def _check_end(content: io.BytesIO) -> None:
     if content.read(1):
         msg = "one of its blocks has more bytes than its records need"
         raise DamagedFileError(msg)
-
-
-def _with_own_types(schema: Any) -> Any:
-    """Return a schema whose logical types have our names, so that fastavro calls our readers wherever such a value is.
-
-    That is also behind a named type that is used again, and in any branch of a union. Other logical types are left out.
-    """
-    if isinstance(schema, list):
-        return [_with_own_types(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    own = {
-        name: part if name in {"default", "doc", "aliases", "symbols"} else _with_own_types(part)
-        for name, part in schema.items()
-        if name != "logicalType"
-    }
-    kind, logical = schema.get("type"), schema.get("logicalType")
-    known = isinstance(kind, str) and isinstance(logical, str) and (kind, logical) in _LOGICAL
-    return own | {"logicalType": f"{_PREFIX}{logical}"} if known else own
-
-
-def _instant(per_second: int, *, is_local: bool) -> _Read:
-    return lambda value, _: Instant(value, per_second, is_local)
-
-
-def _time_of_day(per_second: int) -> _Read:
-    def read(value: int, schema: dict[str, Any]) -> Any:
-        if not 0 <= value < _SECONDS_OF_DAY * per_second:
-            return _other(value, schema)
-        return (_MIDNIGHT + timedelta(microseconds=value * 1_000_000 // per_second)).time()
-
-    return read
-
-
-def _duration(value: bytes, schema: dict[str, Any]) -> Any:
-    """Return a duration of days and milliseconds; months have no length."""
-    months, days, milliseconds = struct.unpack("<III", value)
-    try:
-        return _other(value, schema) if months else timedelta(days=days, milliseconds=milliseconds)
-    except OverflowError:
-        return _other(value, schema)
-
-
-def _decimal(value: bytes, schema: dict[str, Any]) -> Any:
-    scale = schema.get("scale", 0)
-    if not isinstance(scale, int) or not 0 <= scale <= _LARGEST_SCALE:
-        return OtherType(f"{value!r} (decimal of scale {scale!r:.20})")
-    return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, _ALL_DIGITS)
-
-
-def _day(value: int, schema: dict[str, Any]) -> Any:
-    try:
-        return _EPOCH + timedelta(days=value)
-    except OverflowError:
-        return _other(value, schema)
-
-
-def _other(value: Any, schema: dict[str, Any]) -> OtherType:
-    return OtherType(f"{value!r} ({schema['logicalType'].removeprefix(_PREFIX)})")
-
-
-_EPOCH: Final = date(1970, 1, 1)
-_SECONDS_OF_DAY: Final = 86_400
-_MIDNIGHT: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LOGICAL: Final[dict[tuple[str, str], _Read]] = {
-    **{
-        ("long", f"{name}-{unit}"): _instant(per, is_local=name.startswith("local"))
-        for name in _TIMES
-        for unit, per in _PER_SECOND.items()
-    },
-    **dict.fromkeys((("bytes", "decimal"), ("fixed", "decimal")), _decimal),
-    ("int", "date"): _day,
-    ("int", "time-millis"): _time_of_day(1_000),
-    ("long", "time-micros"): _time_of_day(1_000_000),
-    ("fixed", "duration"): _duration,
-}
-"""Readers of values by their type and logical type."""
-
-
-def _reader(read: _Read) -> Callable[..., Any]:
-    return lambda value, schema=None, _reader_schema=None: read(value, schema)
-
-
-_READERS: Final = {f"{kind}-{_PREFIX}{logical}": _reader(read) for (kind, logical), read in _LOGICAL.items()}
-"""The same by the keys of fastavro."""
-
-
-def _text(record: dict[str, Any]) -> str:
-    """Return a record as a JSON object, whatever values it has."""
-    return msgspec.json.encode(_shown(record), enc_hook=str).decode()
-
-
-def _shown(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    if isinstance(value, Instant):
-        return value.milliseconds
-    if isinstance(value, OtherType):
-        return value.text
-    if isinstance(value, dict):
-        return {_shown(name): _shown(item) for name, item in value.items()}
-    return [_shown(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Schema of an Avro file: its named types, and columns that no table can have."""
+"""Schema of an Avro file, or of messages in Avro: its named types, and columns that no table can have."""
 
 from __future__ import annotations
 
@@ -16,16 +16,34 @@ class AvroSchema(NamedTuple):
     named: Mapping[str, Any]
 
     @classmethod
-    def of(cls, schema: Any) -> AvroSchema:
-        """Read a schema. Raises `DamagedFileError` where it is none."""
+    def of(cls, schema: Any, references: Sequence[Any] = ()) -> AvroSchema:
+        """Read a schema, with named types of the `references`, of which each may use those before it. Raises `DamagedFileError` where it is none."""
         import fastavro
 
         named: dict[str, Any] = {}
         try:
+            for reference in references:
+                fastavro.parse_schema(reference, named)
             return cls(fastavro.parse_schema(schema, named), named)
         except Exception as error:  # fastavro raises errors of any type for damaged schemas
             msg = f"its schema cannot be read: {type(error).__name__}: {error!s:.200}"
             raise DamagedFileError(msg) from error
+
+    @property
+    def contains_itself(self) -> bool:
+        """Return whether a type contains itself, so that values may be nested without an end."""
+        return any(name in self._named_within(kind, set()) for name, kind in self.named.items())
+
+    def _named_within(self, kind: Any, known: set[str]) -> set[str]:
+        """Return the names of the types within a type, added to those that are `known`."""
+        for part in _inner(kind):
+            name = part if isinstance(part, str) else part.get("name") if isinstance(part, dict) else None
+            if not isinstance(name, str) or name not in self.named:
+                self._named_within(part, known)
+            elif name not in known:
+                known.add(name)
+                self._named_within(self.named[name], known)
+        return known
 
     def refuse_recursion(self, column: Column) -> None:
         """Refuse a column of the record whose type in the file contains itself, as far as the record asks for its parts."""
@@ -55,6 +73,19 @@ class AvroSchema(NamedTuple):
             inner = within if name is None else (*within, name)
             for part_kind, part, part_path in _parts(named, column, path):
                 self._refuse_within(part_kind, part, part_path, inner)
+
+
+def _inner(kind: Any) -> list[Any]:
+    """Return the types of the parts of a type: branches, fields, items or values."""
+    if isinstance(kind, list):
+        return kind
+    if not isinstance(kind, dict):
+        return []
+    inner = [kind.get("items"), kind.get("values"), *(field["type"] for field in kind.get("fields", ()))]
+    return [
+        *(part for part in inner if part is not None),
+        *([kind["type"]] if isinstance(kind.get("type"), dict | list) else []),
+    ]
 
 
 def _branches(kind: Any) -> list[Any]:

@@ -25,6 +25,8 @@ _PER_MICROSECOND: Final = 1_000
 _ROWS_PER_BYTE: Final = 1 << 17
 """No writer packs more rows into a byte: a group of 64 Mi rows, the largest that Arrow writes, has a footer of hundreds of bytes."""
 
+_END: Final = 1 << 16
+"""Number of bytes at the end of a file that are read at once, as Arrow does: most footers are shorter."""
 _FOOTER_SIZE: Final = 8
 """Number of bytes at the end of a file: the length of its footer, and `PAR1`."""
 _SIGNATURE: Final = 28
@@ -41,8 +43,11 @@ class ParquetColumns:
         """
         self._place = file
         source = file.open()
+        size = source.size()
+        end = source.read_at(min(_END, size), max(0, size - _END))
+        self._footer = _footer(source, end)
         self._file = self._open("us", source)
-        _check_counts(self._file.metadata, source.size(), has_columns=not _is_signed(self._file.metadata, source))
+        _check_counts(self._footer, size, has_columns=not _is_signed(self._footer, end))
 
     @property
     def schema(self) -> pa.Schema:
@@ -58,7 +63,7 @@ class ParquetColumns:
     @property
     def rows(self) -> int:
         """Return the number of rows."""
-        count: int = self._file.metadata.num_rows
+        count: int = self._footer.num_rows
         return count
 
     def read(self, names: Collection[str] = ()) -> pa.Table:
@@ -81,7 +86,7 @@ class ParquetColumns:
         return table
 
     def _open(self, unit: str, source: Any = None) -> Any:
-        return pq.ParquetFile(source or self._place.open(), coerce_int96_timestamp_unit=unit)
+        return pq.ParquetFile(source or self._place.open(), metadata=self._footer, coerce_int96_timestamp_unit=unit)
 
     def _int96(self) -> list[str]:
         """Return the columns with INT96, also in a part; names that are there twice are left to the check of names."""
@@ -92,10 +97,20 @@ class ParquetColumns:
         return [name for name in names if any(f"{path}.".startswith(f"{name}.") for path in paths)]
 
 
-def _is_signed(footer: Any, source: Any) -> bool:
+def _footer(source: Any, end: bytes) -> Any:
+    """Return the footer of a file, of which the `end` was read: Arrow need not ask an object store for it again."""
+    has_whole = _length(end) + _FOOTER_SIZE <= len(end)
+    return pq.ParquetFile(pa.BufferReader(end) if has_whole else source).metadata
+
+
+def _length(end: bytes) -> int:
+    """Return the length of the footer that the end of a file tells."""
+    return int.from_bytes(end[-_FOOTER_SIZE:-4], "little")
+
+
+def _is_signed(footer: Any, end: bytes) -> bool:
     """Return whether a footer is signed: it is plain, and columns of the file are encrypted."""
-    source.seek(source.size() - _FOOTER_SIZE)
-    is_signed: bool = int.from_bytes(source.read(4), "little") == footer.serialized_size + _SIGNATURE
+    is_signed: bool = _length(end) == footer.serialized_size + _SIGNATURE
     return is_signed
 
 

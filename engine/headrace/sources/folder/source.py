@@ -301,7 +301,12 @@ class FolderSource(Source):
             for twin in self.listing.twins_of(file.name):
                 if twin in present or digest(twin) in recorded or twin == facts.last_name:
                     raise _has_twin(
-                        self._job, self._name, file.name, twin, is_taken=digest(twin) in recorded or twin not in present
+                        self._job,
+                        self._name,
+                        file.name,
+                        twin,
+                        is_taken=digest(twin) in recorded or twin not in present,
+                        has_interval=self.interval_of(file.name) is not None,
                     )
 
     def _check_unread(self, unread: Sequence[SourceFile], facts: SourceFacts) -> None:
@@ -390,12 +395,13 @@ def _never_read(late: Sequence[SourceFile]) -> str:
     return f"{'It' if len(late) == 1 else 'They'} would never be read"
 
 
-def _has_twin(job: str, source: str, name: str, twin: str, *, is_taken: bool) -> SourceError:
+def _has_twin(job: str, source: str, name: str, twin: str, *, is_taken: bool, has_interval: bool) -> SourceError:
+    """Return the error for a file that may be another one. A correction has a backfill if the file has an interval."""
     other = "was taken in before" if is_taken else "is in the folder too"
+    backfill = f"if it is a correction, 'headrace backfill {job} --from ... --to ...' takes it in instead; "
     return SourceError(
         f"source '{source}': {name} has the name of {twin} with another ending, and {twin} {other}: its rows would count twice. Nothing was "
-        f"taken in. Remove one of them. If {name} has other rows, rename it; if it is a correction, 'headrace backfill {job} --from ... --to ...' takes "
-        f"it in instead; "
+        f"taken in. Remove one of them. If {name} has other rows, rename it; {backfill if has_interval else ''}"
         f"'headrace input {job} --acknowledge {quote(name)}' passes it over for good."
     )
 

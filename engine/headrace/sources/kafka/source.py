@@ -10,15 +10,17 @@ also where the topic has expired or compacted them since.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import ClassVar, Final, Self
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from headrace.api.graph import SourceNode
 from headrace.config import JobConfig, SourceConfig, StartKind
-from headrace.errors import EngineBug
+from headrace.errors import ConfigError, EngineBug, StorageError
 from headrace.records.source_columns import EventTimeLimit
 from headrace.records.watermarks import latest
 from headrace.sources.folder.format import UNREADABLE, FileRows, unreadable
@@ -40,6 +42,8 @@ from headrace.sources.kafka.landed import (
     write_messages,
 )
 from headrace.sources.kafka.messages import MessageReader, Messages, read_messages
+from headrace.sources.kafka.registry import JobSchemas
+from headrace.sources.kafka.schemas import schema_numbers
 from headrace.sources.position import NO_FACTS, PartitionPosition, Position, SourceFacts, TopicPosition
 from headrace.sources.row_check import event_times_of
 from headrace.sources.source import Ahead, InputFile, Piece, Remark, Source, SourceFile, TableReach, Want
@@ -60,7 +64,8 @@ class KafkaSource(Source):
         """Make the source that the pipeline declares as `node`. Without a `connection`, it has only the files that are landed."""
         folder = landed_folder(JobFolder.of(job), node.name)
         of_job = None if job.branch is None else landed_folder(JobFolder.of(job.itself), node.name)
-        return cls(node, job.sources[node.name], folder, connection, job_folder=of_job, job=job.job)
+        schemas = JobSchemas.of(job, node.name)
+        return cls(node, job.sources[node.name], folder, connection, job_folder=of_job, job=job.job, schemas=schemas)
 
     def __init__(
         self,
@@ -71,26 +76,30 @@ class KafkaSource(Source):
         *,
         job_folder: Storage | None = None,
         job: str = "JOB",
+        schemas: JobSchemas | None = None,
     ) -> None:
         """Keep the `folder` of landed files and the `topic`; without a topic, only landed files can be read. Read nothing yet.
 
-        On a branch, `job_folder` has the landed files of the job.
+        On a branch, `job_folder` has the landed files of the job. `schemas` are those whose numbers the messages begin with.
         """
         self.node, self.config, self.folder = source, config, folder
         self.errors = KafkaErrors(source.name, config, is_branch=job_folder is not None, job=job)
-        self._topic, self._job_folder = topic, job_folder
+        self._topic, self._job_folder, self._schemas = topic, job_folder, schemas
         self._state: TopicState | None = None
         self._landed: dict[str, LandedName] | None = None
         self._of_job: frozenset[str] = frozenset()
         """Landed files that only the job of a branch has."""
+        self._with_schemas: set[str] = set()
+        """Files whose schemas are stored."""
         self._next: dict[str, OffsetRange] = {}
         """Files that the next micro-batch begins with and that are not landed yet: at most one per partition."""
 
     @staticmethod
     def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:
         """Read all messages of a landed file. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
-        messages = msgspec.json.decode(file.facts, type=Messages)
-        return FileRows(read_messages(storage.at(file.path)), decoder=MessageReader(node, messages))
+        messages = MessageReader(node, msgspec.json.decode(file.facts, type=Messages), storage)
+        table = read_messages(storage.at(file.path))
+        return FileRows(table, texts=partial(messages.raw, table), decoder=messages)
 
     def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:  # noqa: ARG002 - as of any position
         """Yield that nobody looks at the topic before the first run."""
@@ -174,8 +183,25 @@ class KafkaSource(Source):
     def file(self, name: str) -> SourceFile:
         """Return the file with this name, landed or to be landed."""
         folder = self.folder if self._job_folder is None or not self._is_of_job(name) else self._job_folder
-        facts = msgspec.Raw(msgspec.json.encode(Messages.of(self.config)))
+        facts = msgspec.Raw(msgspec.json.encode(self._messages))
         return SourceFile(name, folder.within(name), 0, self.config.format, facts)
+
+    @cached_property
+    def _messages(self) -> Messages:
+        """Settings for decoding messages. Raises `ConfigError` where the file with their schema cannot be read."""
+        schemas = None if self._schemas is None else self._schemas.store.folder.uri
+        return Messages.of(self.config, schemas, self._given_schema())
+
+    def _given_schema(self) -> str | None:
+        if (place := self.config.schema) is None:
+            return None
+        try:
+            return self.folder.at(place).read().decode()
+        except (StorageError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"source '{self.node.name}': the schema {place} cannot be read ({error}). Nothing was taken in. Correct "
+                f"sources.{self.node.name}.schema."
+            ) from error
 
     def ranges(self, partition: int, position: int) -> list[str]:
         """Return the names of the files from `position` to the partition's end; files that are landed already come first.
@@ -239,7 +265,35 @@ class KafkaSource(Source):
             self._next[name] = landed.range
 
     def land(self, name: str) -> None:
-        """Land a file unless it is landed already, together with the scheduled files of other partitions."""
+        """Land a file unless it is landed already, together with the scheduled files of other partitions, and have the schemas of its messages.
+
+        Raises as the methods of `Topic` and `SchemaRegistry` do.
+        """
+        self._land(name)
+        self._provide_schemas(name)
+
+    def reader(self, messages: pa.Table) -> MessageReader:
+        """Return a decoder of messages, and have their schemas first. Raises as the methods of `SchemaRegistry` do."""
+        columns = self._messages.with_schemas
+        if self._schemas is not None and columns:
+            self._schemas.provide({number for name in columns for number in schema_numbers(messages[name])})
+        return MessageReader(self.node, self._messages, self.folder)
+
+    def _provide_schemas(self, name: str) -> None:
+        """Store the schemas that messages of a landed file were written with, once in a run. Raises `SourceError` where it cannot be read."""
+        columns = self._messages.with_schemas
+        if not columns or name in self._with_schemas:
+            return
+        path = self.file(name).path
+        try:
+            with self.folder.at(path).open() as file:
+                messages = pq.ParquetFile(file).read(columns)
+        except UNREADABLE as error:
+            raise unreadable(self.node.name, path, error) from error
+        self.reader(messages)
+        self._with_schemas.add(name)
+
+    def _land(self, name: str) -> None:
         landed = parse_landed(name)
         if landed is None or name in self._known_files():
             return
@@ -331,8 +385,9 @@ class KafkaSource(Source):
         return files[: 1 + (rows_taken > 0 and self.config.max_rows_per_batch is None)]
 
     def rows(self, file: SourceFile) -> int:
-        """Count the messages of a landed file. Raises `SourceError` where it cannot be read."""
+        """Count the messages of a landed file, which are to be taken in. Raises `SourceError` where it cannot be read, and as `land` does."""
         try:
+            self._provide_schemas(file.name)
             return count_rows(self.folder.at(file.path))
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
@@ -388,7 +443,7 @@ class KafkaPartition(Source):
         if names and not begun:
             self._whole.schedule_landing(names[0])
         files = tuple(self._whole.file(name) for name in names)
-        return Ahead(want, files, files, TableReach("", position.next, is_provisional=self._is_drawn))
+        return Ahead(want, files, files, TableReach(position.next, is_provisional=self._is_drawn))
 
     def _next(self, position: int, *, is_recorded: bool) -> list[str]:
         if not is_recorded:

@@ -74,11 +74,11 @@ def refuse_unknown_zone(dag: DAG, job: JobConfig) -> None:
     know.
     """
     zone = str(getattr(dag.timetable, "timezone", dag.timezone))
-    unknown = [name for name, source in job.sources.items() if source.interval is not None and source.timezone is None]
+    unknown = [name for name, source in job.sources.items() if source.pattern is not None and source.timezone is None]
     if not unknown or ZoneInfo(zone).utcoffset(None) == timedelta(0):
         return
     raise AirflowFailException(
-        f"ConfigError: the DAG is in {zone}, and source '{unknown[0]}' of job '{job.job}' does not say in which zone the times in its file names "
+        f"ConfigError: the DAG is in {zone}, and source '{unknown[0]}' of job '{job.job}' does not say in which zone the times in {job.sources[unknown[0]].timed} "
         f"are. Nothing was done. In {job.where(f'sources.{unknown[0]}')} write timezone: {zone}, or timezone: UTC."
     )
 

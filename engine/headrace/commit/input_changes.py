@@ -17,9 +17,10 @@ from typing import Final
 from headrace.config import JobConfig
 from headrace.errors import IntervalError
 from headrace.log.checkpoint import Checkpoint
-from headrace.log.intervals import interval_of, intervals_of, position_of
+from headrace.log.intervals import interval_of, intervals_of, position_of, taken_in
 from headrace.names import counted
 from headrace.sources.folder.listing import UNKNOWN, content_digest, stamp
+from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval, timestamp_text
 from headrace.sources.position import NO_FACTS, TakenFile, digest
 from headrace.sources.source import ListedFile, SourceFile
@@ -28,6 +29,9 @@ from headrace.tables.folder import JobFolder
 
 GONE: Final = ""
 """Mark of a file that is gone, and whose absence somebody has acknowledged."""
+
+PASSED: Final = "passed"
+"""Mark of a table's file that was passed over, and acknowledged. Such files never change."""
 
 
 class ChangeOfInput(StrEnum):
@@ -72,11 +76,11 @@ class RecordedFile:
 
     def is_like(self, file: SourceFile, storage: Storage) -> bool:
         """Return whether a file is as recorded. Reads it only where its size or time of change differs."""
-        return self.mark == stamp(file) or self.is_touched(file, storage)
+        return self.mark in {PASSED, stamp(file)} or self.is_touched(file, storage)
 
     def is_touched(self, file: SourceFile, storage: Storage) -> bool:
         """Return whether a file has another size or time of change than recorded, and the same content."""
-        if self.mark in {GONE, stamp(file)} or self.content == UNKNOWN:
+        if self.mark in {GONE, PASSED, stamp(file)} or self.content == UNKNOWN:
             return False
         return self.content == _content_of(storage.at(file.path), file.modified, file.size)
 
@@ -95,6 +99,11 @@ def input_changes(
         for change in source_changes(lineage, source, files, storage, recorded_files(lineage, source))
     ]
     return sorted(changes, key=lambda change: (change.checkpoint_id, change.source, change.file or ""))
+
+
+def listed_input(intake: Intake, lineage: Sequence[Checkpoint]) -> dict[str, Sequence[ListedFile]]:
+    """Return by source the files that are there now, to compare them with the input of a lineage."""
+    return intake.listed({name: taken_in(lineage, name) for name in intake.names})
 
 
 def touched_files(
@@ -137,7 +146,9 @@ def _missing(
     Files whose absence was acknowledged are in neither.
     """
     kept = min((recorded[name].first.checkpoint_id for name in recorded if name in present), default=None)
-    missing = [record.first for name, record in recorded.items() if name not in present and record.mark != GONE]
+    missing = [
+        record.first for name, record in recorded.items() if name not in present and record.mark not in {GONE, PASSED}
+    ]
     withdrawn = [first for first in missing if kept is not None and first.checkpoint_id > kept]
     oldest = [first for first in missing if kept is None or first.checkpoint_id <= kept]
     return withdrawn, oldest

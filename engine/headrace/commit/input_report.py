@@ -24,6 +24,7 @@ from headrace.commit.input_changes import (
 from headrace.config import JobConfig, SourceConfig
 from headrace.errors import SourceError
 from headrace.log.checkpoint import Checkpoint
+from headrace.log.intervals import late_files
 from headrace.log.warnings import RunWarning
 from headrace.names import counted
 from headrace.sources.folder.formats import format_of
@@ -45,6 +46,7 @@ class InputKind(StrEnum):
     GONE = "gone_file"
     CLEANED_UP = "cleaned_up"
     LATE = "late_file"
+    ADDED = "added_file"
     TWIN = "twin_file"
     PASSED_OVER = "passed_over"
     UNREADABLE = "unreadable_folder"
@@ -67,6 +69,10 @@ _SENTENCES = {
     InputKind.LATE: (
         "source '{source}': {files_count} came late ({files}), and no run takes them in; 'headrace backfill {job} --from {start} --to {end}' does, "
         "if the source has an interval, later names do, and 'headrace input {job} --acknowledge FILE' leaves them out"
+    ),
+    InputKind.ADDED: (
+        "source '{source}': {files_count} came to intervals that the job had taken in before ({files}), and no run takes them in; 'headrace backfill {job} --from "
+        "{start} --to {end}' does, and 'headrace input {job} --acknowledge FILE' leaves them out"
     ),
     InputKind.TWIN: (
         "source '{source}': {files_count} with the name of another one, and another ending ({files}): rows would count twice, and no run takes "
@@ -93,9 +99,12 @@ class InputRemark:
 
 
 def input_remarks(config: JobConfig, lineage: Sequence[Checkpoint]) -> list[InputRemark]:
-    """Return the remarks on all folders of a job, whose `lineage` of checkpoints leads to the last one. Reads only listings, and changed files."""
+    """Return the remarks on all sources of a job, whose `lineage` of checkpoints leads to the last one. Reads only listings, and changed files."""
     folders = {name: source for name, source in config.sources.items() if source.kind.is_folder}
-    return [remark for name, source in folders.items() for remark in _of_folder(config, name, source, lineage)]
+    return [
+        *(remark for name, source in folders.items() for remark in _of_folder(config, name, source, lineage)),
+        *(remark for name in config.sources for remark in _of_passed_files(name, lineage)),
+    ]
 
 
 def input_warnings(config: JobConfig, lineage: Sequence[Checkpoint]) -> list[RunWarning]:
@@ -125,7 +134,7 @@ def refuse_changed_files(config: JobConfig, lineage: Sequence[Checkpoint]) -> No
     watched = {name for name, source in config.sources.items() if source.on_changed_file == "fail"}
     if not watched or config.branch is not None:
         return
-    kinds = {InputKind.CHANGED, InputKind.GONE}
+    kinds = {InputKind.CHANGED, InputKind.GONE, InputKind.ADDED}
     remarks = [remark for remark in input_remarks(config, lineage) if remark.source in watched and remark.kind in kinds]
     if remarks:
         msg = f"{'. '.join(warning.message for warning in warnings_of(config, remarks))}. Nothing was taken in (on_changed_file: fail)."
@@ -158,6 +167,12 @@ def _of_folder(
             yield InputRemark(InputKind.TWIN, name, file.name)
         elif file.name in passed or file.name <= last:
             yield InputRemark(InputKind.LATE, name, file.name, interval=listing.interval_of(file.name))
+
+
+def _of_passed_files(name: str, lineage: Sequence[Checkpoint]) -> Iterator[InputRemark]:
+    """Yield a remark for each file that micro-batches passed over, since its interval had been taken in."""
+    for file in late_files(lineage, name):
+        yield InputRemark(InputKind.ADDED, name, file.name, interval=Interval(file.start, file.end))
 
 
 def _twin_of(
@@ -226,11 +241,15 @@ def _warning(config: JobConfig, kind: InputKind, source: str, remarks: Sequence[
         entries_count=counted(count, "entry", "entries"),
         source=source,
         job=config.job,
-        endings=", ".join(format_of(config.sources[source].file_options).suffixes),
+        endings=", ".join(_endings(config.sources[source])),
         start=start,
         end=end,
     )
     return RunWarning(kind.value, message, {"source": source, "files": files})
+
+
+def _endings(source: SourceConfig) -> Sequence[str]:
+    return format_of(source.file_options).suffixes if source.kind.is_folder else ()
 
 
 def _bounds(intervals: Sequence[Interval | None]) -> tuple[str, str]:

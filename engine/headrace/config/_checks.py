@@ -21,7 +21,7 @@ from headrace.config._job import JobConfig, JobFile
 from headrace.config._read import read_struct
 from headrace.config._scalars import Place
 from headrace.config._sink import SINK_FORMATS, SinkConfig
-from headrace.config._source import SOURCE_FORMATS, SourceConfig
+from headrace.config._source import SOURCE_FORMATS, SourceConfig, SourceFormat
 from headrace.config._values import (
     check_cron,
     intervals_of_cron,
@@ -231,7 +231,8 @@ def _intervals(config: JobConfig) -> Iterator[Problem]:
                 f"a {kind.noun} has no intervals: {kind.parts} are taken in as they come; use mode 'caught_up'",
             )
         elif config.mode == "interval" and source.interval is None:
-            yield f"sources.{name}", "mode 'interval' needs 'interval', the pattern of the file names"
+            yield f"sources.{name}", _missing_interval(kind)
+        yield from ((f"sources.{name}.{key}", why) for key, why in _interval_options(source))
         yield from _pattern(config, name, source)
         if source.order == "first_seen" and source.interval is not None:
             yield (
@@ -245,6 +246,30 @@ def _intervals(config: JobConfig) -> Iterator[Problem]:
             )
 
 
+def _missing_interval(kind: SourceFormat) -> str:
+    if "name" in kind.intervals_by:
+        return "mode 'interval' needs 'interval', the pattern of the file names"
+    return f"mode 'interval' needs 'interval', which says what the intervals of a {kind.noun} are by: {', '.join(kind.intervals_by)}"
+
+
+def _interval_options(source: SourceConfig) -> Iterator[Problem]:
+    """Yield why a format has no such intervals, and keys that are missing or too many."""
+    own, kind = source.intervals, source.kind
+    if own is None or not kind.intervals_by:
+        return
+    key = "interval" if isinstance(source.interval, str) else "interval.by"
+    if own.by not in kind.intervals_by:
+        yield key, f"a {kind.noun} has no intervals by {own.by}: write {{by: {'} or {by: '.join(kind.intervals_by)}}}"
+    elif own.by == "name" and own.pattern is None:
+        yield "interval.pattern", "this key is missing: the pattern of the file names"
+    elif own.by == "partition" and own.column is None:
+        yield "interval.column", "this key is missing: the partition column"
+    if own.by != "partition" and own.column is not None:
+        yield "interval.column", "only intervals by partition have a column"
+    if own.by == "committed" and own.pattern is not None:
+        yield "interval.pattern", "commit times need no pattern"
+
+
 def _pattern(config: JobConfig, name: str, source: SourceConfig) -> Iterator[Problem]:
     """Yield why file names give no intervals, or not those that are meant."""
     key, scheduled = f"sources.{name}", "UTC" if config.schedule is None else config.schedule.timezone
@@ -252,21 +277,21 @@ def _pattern(config: JobConfig, name: str, source: SourceConfig) -> Iterator[Pro
         yield f"{key}.timezone", "needs 'interval', the pattern of the file names"
     if source.timezone is not None and not _is_zone(source.timezone):
         yield f"{key}.timezone", f"there is no time zone '{source.timezone}'"
-    elif source.interval is not None:
+    elif source.pattern_text is not None:
         if source.timezone is None and _is_zone(scheduled) and ZoneInfo(scheduled).utcoffset(None) != timedelta(0):
             yield (
                 f"{key}.interval",
-                f"the schedule is in {scheduled}: write timezone: {scheduled} if the times in file names are in that zone, too, or timezone: UTC",
+                f"the schedule is in {scheduled}: write timezone: {scheduled} if the times in {source.timed} are in that zone, too, or timezone: UTC",
             )
         try:
-            pattern = interval_pattern(source.interval, source.timezone or "UTC")
+            pattern = interval_pattern(source.pattern_text, source.timezone or "UTC")
         except ValueError as error:
-            yield f"{key}.interval", f"'{source.interval}' gives no intervals: {error}"
+            yield f"{key}.interval", f"'{source.pattern_text}' gives no intervals: {error}"
             return
         if source.complete_intervals and pattern.unit.ends_with_its_year:
             yield (
                 f"{key}.complete_intervals",
-                f"'{source.interval}' ends a week with its year, and a file of the whole week would be late: name the files by %G-W%V, the ISO week",
+                f"'{source.pattern_text}' ends a week with its year, and a file of the whole week would be late: name the files by %G-W%V, the ISO week",
             )
 
 

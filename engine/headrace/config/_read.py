@@ -109,7 +109,7 @@ class _Reader:
         if get_origin(kind) in _UNIONS:
             if tag_of(node) == "null" or _is_none_word(node, get_args(kind)[0]):
                 return None
-            kind = get_args(kind)[0]
+            kind = _of_union(get_args(kind), node)
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             return self.struct(node, kind, key)
         if get_origin(kind) is dict:
@@ -169,6 +169,12 @@ def _with_located_defaults(config: msgspec.Struct, given: Mapping[str, Any], hom
         elif unwrap(field.type)[1] == LOCATION and value:
             changes[field.name] = located(value, home)
     return msgspec.structs.replace(config, **changes) if changes else config
+
+
+def _of_union(kinds: tuple[Any, ...], node: yaml.Node) -> Any:
+    """Return the kind of a value: that of mappings for a mapping, where the union has one, else the first."""
+    structs = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
+    return structs[0] if structs and isinstance(node, yaml.MappingNode) else kinds[0]
 
 
 def _is_none_word(node: yaml.Node, kind: Any) -> bool:

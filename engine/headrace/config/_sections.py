@@ -91,6 +91,24 @@ class OperatorConfig(Section, frozen=True, kw_only=True):
     """Overrides of the job's `execution`; the job's values apply to keys that are not set here."""
 
 
+class IntervalOptions(Section, frozen=True, kw_only=True):
+    """Way in which a source tells the interval of its rows."""
+
+    by: Literal["name", "committed", "partition"] = "name"
+    """name: the names of files in a folder. committed: the commit times of a Delta table's versions. partition: the values of a partition column of a Delta table. Part of the job's meaning: keep it."""
+
+    pattern: str | None = None
+    """by name: the pattern of the names. by partition: the pattern of the values, in the same directives; null: `%Y-%m-%d`, a day."""
+
+    column: str | None = None
+    """by partition: the partition column."""
+
+    @property
+    def text(self) -> str | None:
+        """Return the pattern of names or of values; None where no text gives an interval."""
+        return "%Y-%m-%d" if self.by == "partition" and self.pattern is None else self.pattern
+
+
 class CsvOptions(Section, frozen=True, kw_only=True):
     """Format of CSV files."""
 

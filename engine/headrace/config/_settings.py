@@ -84,7 +84,9 @@ def _first_name(kind: Any, key: str) -> tuple[str, str]:
 def _kind_of(kind: Any, name: str) -> Any:
     """Return the type of an entry; None where there is none."""
     entry = get_args(kind)[1] if get_origin(kind) is dict else _fields(kind).get(name)
-    return get_args(entry)[0] if get_origin(entry) in {Union, types.UnionType} else entry
+    if get_origin(entry) not in {Union, types.UnionType}:
+        return entry
+    return next((kind for kind in get_args(entry) if _fields(kind)), get_args(entry)[0])
 
 
 def _fields(kind: Any) -> dict[str, Any]:

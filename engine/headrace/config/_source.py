@@ -18,7 +18,14 @@ from headrace.config._csv import csv_problems
 from headrace.config._file_pattern import file_pattern
 from headrace.config._formats import Problem, client_problems, topic_place, without_settings
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
-from headrace.config._sections import CsvOptions, EventOptions, FileOptions, JsonOptions, RegistryOptions
+from headrace.config._sections import (
+    CsvOptions,
+    EventOptions,
+    FileOptions,
+    IntervalOptions,
+    JsonOptions,
+    RegistryOptions,
+)
 from headrace.config._types import Count, Location, Name, Scalar, Section, Span, SpanOrNone, shown_repr
 from headrace.config._values import (
     QuarantineLimit,
@@ -100,11 +107,11 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     skip_versions: Scalar | None = None
     """Format delta: versions of the table that are passed over, whatever they changed, such as `17` or `3, 13-17`."""
 
-    interval: str | None = None
-    """Pattern of the file's name, with or without its ending, in directives of strptime, that gives the file's interval: `%Y-%m-%d` a day, `%Y-%m-%dT%H` an hour, `%G-W%V` a week, `%Y-%m` a month. With a `/` it is one of the path, and may have wildcards: `day=%Y-%m-%d/*`; null: none."""
+    interval: str | IntervalOptions | None = None
+    """Pattern of the file's name, with or without its ending, in directives of strptime, that gives the file's interval: `%Y-%m-%d` a day, `%Y-%m-%dT%H` an hour, `%G-W%V` a week, `%Y-%m` a month. With a `/` it is one of the path, and may have wildcards: `day=%Y-%m-%d/*`. Of a Delta table, and in general, a mapping such as `{by: committed}` or `{by: partition, column: day}`; null: none."""
 
     timezone: str | None = None
-    """The time zone of the times in file names, as in Europe/Berlin; null: UTC. Needed where the schedule has another zone than UTC. Part of the job's meaning: keep it."""
+    """The time zone of the times in file names, or in the values of a partition column, as in Europe/Berlin; null: UTC. Needed where the schedule has another zone than UTC. Part of the job's meaning: keep it."""
 
     complete_intervals: bool = False
     """Whether a file, once it is there, holds all rows of its interval: the watermark then moves to the interval's end behind its last row. Needs `interval`. Part of the job's meaning: keep it."""
@@ -128,7 +135,7 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     """Names of files and folders, or their paths from the source's folder, that are neither read nor reported, as patterns such as "*.md", "archive" or "2025/*"."""
 
     on_changed_file: Literal["warn", "fail"] = "warn"
-    """What a run does if a file has changed, or is gone, since it was taken in. warn: it goes on, and its report names the file. fail: it ends before it takes anything in. A backfill takes the file in again."""
+    """What a run does if a file has changed, or is gone, since it was taken in, or if rows came to a table's interval that was taken in already. warn: it goes on, and its report names the file. fail: it ends before it takes anything in. A backfill takes the file in again."""
 
     on_bad_file: Literal["fail", "quarantine"] = "fail"
     """What happens to a file that cannot be read."""
@@ -150,9 +157,26 @@ class SourceConfig(Section, frozen=True, kw_only=True):
         return FileOptions(format=self.format, csv=self.csv, json=self.json, events=self.events)
 
     @property
+    def intervals(self) -> IntervalOptions | None:
+        """Return how the source tells the interval of its rows; None if it does not."""
+        return IntervalOptions(pattern=self.interval) if isinstance(self.interval, str) else self.interval
+
+    @property
     def pattern(self) -> IntervalPattern | None:
-        """Return the pattern of file names in its time zone; None without one."""
-        return None if self.interval is None else interval_pattern(self.interval, self.timezone or "UTC")
+        """Return the pattern of file names, or of values of a column, in its time zone; None without one."""
+        text = self.pattern_text
+        return None if text is None else interval_pattern(text, self.timezone or "UTC")
+
+    @property
+    def pattern_text(self) -> str | None:
+        """Return the text of the pattern; None without one."""
+        return None if self.intervals is None else self.intervals.text
+
+    @property
+    def timed(self) -> str:
+        """Return what the pattern reads times from, for messages."""
+        column = None if self.intervals is None else self.intervals.column
+        return "file names" if column is None else f"the partitions by {column}"
 
     @property
     def path_pattern(self) -> re.Pattern[str] | None:
@@ -178,6 +202,10 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     def skipped(self) -> tuple[range, ...]:
         """Return the versions of a table to skip."""
         return parse_versions(self.skip_versions) if self.skip_versions else ()
+
+    def skips(self, version: int) -> bool:
+        """Return whether a version of a table is skipped."""
+        return any(version in skipped for skipped in self.skipped)
 
     @property
     def events(self) -> EventOptions | None:
@@ -226,8 +254,8 @@ class SourceFormat:
     places: ClassVar[tuple[str, ...]]
     """Parts of a row's place in arrival order, as people name them."""
 
-    has_intervals: ClassVar[bool] = False
-    """True: its parts may be named after intervals, so jobs can run by interval, and have backfills."""
+    intervals_by: ClassVar[tuple[str, ...]] = ()
+    """What may tell the interval of its parts, so that jobs can run by interval, and have backfills."""
     is_folder: ClassVar[bool] = False
     """True: other people put its files there, and know them by name."""
     lands_files: ClassVar[bool] = False
@@ -242,6 +270,11 @@ class SourceFormat:
     def __init__(self, name: str) -> None:
         """Keep the name that the job's file has."""
         self.name = name
+
+    @property
+    def has_intervals(self) -> bool:
+        """Return whether something may tell the interval of its parts."""
+        return bool(self.intervals_by)
 
     def place(self, config: SourceConfig) -> str:
         """Return the place of the source, for messages."""
@@ -277,7 +310,8 @@ class FolderFormat(SourceFormat):
     )
     why_not = "a folder has no versions"
     places = ("file", "row")
-    has_intervals = is_folder = True
+    intervals_by = ("name",)
+    is_folder = True
 
     def reads(self, config: SourceConfig) -> str:
         """Return what a job reads of the source, as text."""
@@ -326,19 +360,25 @@ class TableFormat(SourceFormat):
 
     noun = "Delta table"
     parts = "versions"
-    keys = ("path", "start", "change_feed", "on_change", "skip_versions")
-    why_not = "a Delta table's log names its files, and they have no intervals"
+    keys = (
+        *("path", "start", "change_feed", "on_change", "skip_versions"),
+        *("interval", "timezone", "on_changed_file"),
+    )
+    why_not = "a Delta table's log names its files, in the order of its versions"
     places = ("version", "file", "row")
+    intervals_by = ("committed", "partition")
 
     def reads(self, config: SourceConfig) -> str:
         """Return what a job reads of the source, as text."""
         what = "changes of" if config.gives_changes else "rows appended to"
         skipped = f"; skip_versions: {config.skip_versions}" if config.skip_versions else ""
         policy = f"; on_change: {config.on_change}" if config.on_change != "fail" else ""
-        return f"{what} the Delta table {config.path} (start: {config.start or 'earliest'}{policy}{skipped})"
+        by = "" if config.intervals is None else f"; interval by: {config.intervals.by}"
+        return f"{what} the Delta table {config.path} (start: {config.start or 'earliest'}{by}{policy}{skipped})"
 
     def problems(self, config: SourceConfig) -> Iterator[Problem]:
-        """Yield a policy for changes beside a change data feed."""
+        """Yield a policy for changes beside a change data feed, and intervals that its rows do not have."""
+        yield from _table_interval_problems(config)
         if config.change_feed and config.on_change != "fail":
             yield "on_change", "change_feed: true takes in all changes: leave one of both out"
 
@@ -384,6 +424,26 @@ class TopicFormat(SourceFormat):
         yield from _schema_problems(config)
         if config.registry is not None:
             yield from _registry_problems(config.registry)
+
+
+def _table_interval_problems(config: SourceConfig) -> Iterator[Problem]:
+    """Yield what keeps the rows of a table from having the intervals that the file asks for."""
+    own = config.intervals
+    if own is None or own.by == "name":
+        return
+    if own.by == "committed" and config.begins_at.kind is StartKind.SNAPSHOT:
+        yield (
+            "start",
+            "a snapshot has the rows of many commits at once, without their times: write earliest, a time or a version",
+        )
+    if own.by == "partition" and config.gives_changes:
+        key = "change_feed" if config.change_feed else "on_change"
+        yield (
+            key,
+            "changes come in the order of versions, and 'by: partition' takes appended rows: write interval: {by: committed}",
+        )
+    if own.by == "committed" and config.timezone is not None:
+        yield "timezone", "commit times are timestamps, in no zone: leave it out"
 
 
 def _event_problems(config: SourceConfig) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
-from headrace.commit.input_changes import GONE, recorded_files
+from headrace.commit.input_changes import GONE, PASSED, recorded_files
 from headrace.commit.input_report import InputKind, InputRemark, input_remarks
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.config import JobConfig
@@ -25,7 +25,7 @@ ALL_FILES: Final = "all"
 
 _KINDS_OF_GONE: Final = frozenset({InputKind.GONE, InputKind.CLEANED_UP})
 
-_KINDS: Final = _KINDS_OF_GONE | {InputKind.CHANGED, InputKind.LATE, InputKind.TWIN}
+_KINDS: Final = _KINDS_OF_GONE | {InputKind.CHANGED, InputKind.LATE, InputKind.ADDED, InputKind.TWIN}
 
 
 def acknowledge(config: JobConfig, names: Sequence[str], why: str, run_id: str) -> Checkpoint:
@@ -67,7 +67,9 @@ def _check_names(config: JobConfig, names: Sequence[str], remarks: Sequence[Inpu
 
 def _acknowledged(job: OpenJob, source: str, remarks: Sequence[InputRemark]) -> SourceFacts:
     """Return the facts of a source with further records: of each remarked file as it is now."""
-    config = job.config
+    config, facts = job.config, numbered([source], job.last.sources)[source]
+    if not config.sources[source].kind.is_folder:  # its files never change
+        return facts.with_records(TakenFile(digest(remark.file), PASSED, UNKNOWN) for remark in remarks)
     files = {
         file.name: file for file in FolderListing(source, config.sources[source], JobFolder.of(config)).content().files
     }
@@ -77,7 +79,7 @@ def _acknowledged(job: OpenJob, source: str, remarks: Sequence[InputRemark]) -> 
         present = {digest(name) for name in files}
         missing = recorded_files(job.lineage.checkpoints, source).keys() - present
         records += [TakenFile(name, GONE, UNKNOWN) for name in sorted(missing)]
-    return numbered([source], job.last.sources)[source].with_records(records)
+    return facts.with_records(records)
 
 
 def _record(config: JobConfig, file: SourceFile) -> TakenFile:

@@ -9,7 +9,7 @@ from headrace.errors import IntervalError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.lineage import Lineage
 from headrace.sources.interval import Interval, timestamp_text
-from headrace.sources.position import NO_FACTS
+from headrace.sources.position import NO_FACTS, LateFile, digest
 from headrace.sources.source import TakenIn
 
 
@@ -86,7 +86,23 @@ def taken_in(lineage: Sequence[Checkpoint], source: str) -> TakenIn:
         intervals,
         lasts=tuple((number, own.last) for number, own in facts),
         versions=tuple((number, own.begun_version) for number, own in facts),
+        late=late_files(lineage, source),
+        facts=next((own for checkpoint in reversed(lineage) if (own := checkpoint.sources.get(source))), NO_FACTS),
+        commit_times=commit_times_of(lineage, source),
     )
+
+
+def late_files(lineage: Sequence[Checkpoint], source: str) -> tuple[LateFile, ...]:
+    """Return the files of a source that the micro-batches of a lineage passed over, in order, without those acknowledged since."""
+    known = {file.name for checkpoint in lineage for file in checkpoint.sources.get(source, NO_FACTS).taken}
+    late = {file.name: file for checkpoint in lineage for file in checkpoint.sources.get(source, NO_FACTS).late}
+    return tuple(file for name, file in late.items() if digest(name) not in known)
+
+
+def commit_times_of(checkpoints: Iterable[Checkpoint], source: str) -> dict[int, int]:
+    """Return the commit times of a table that checkpoints have recorded, on one lineage or several, by version."""
+    recorded = (checkpoint.sources.get(source, NO_FACTS).commit_times for checkpoint in checkpoints)
+    return {version: time for times in recorded for version, time in times}
 
 
 def generations_of(checkpoints: Iterable[Checkpoint], source: str) -> dict[str, int]:

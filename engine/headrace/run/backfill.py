@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from headrace import crash_points
 from headrace.commit.branch_code import refuse_effects
+from headrace.commit.input_changes import listed_input
 from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig, Promote
 from headrace.edits.fork import drop_branch, fork, log_of
@@ -158,9 +159,9 @@ class Backfill:
 
     def _check_input(self, log: CheckpointLog) -> None:
         """Raise `SourceError` when input has changed that the branch took in. The simulation has its own."""
-        refuse_changed_input(
-            self.config, self.plan.name, log.lineage.checkpoints, Intake(self.code, self.config).listed()
-        )
+        lineage = log.lineage.checkpoints
+        listed = listed_input(Intake(self.code, self.config), lineage)
+        refuse_changed_input(self.config, self.plan.name, lineage, listed)
 
     def _outcome(self, comparison: Comparison) -> BackfillOutcome:
         """Return what the job's file says about a complete branch. A branch that changes nothing needs no approval."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from headrace.async_io.metrics import ServiceMetrics
 from headrace.commit.branch_code import code_differences, differences_to_file, listed
-from headrace.commit.input_changes import InputChange, input_changes
+from headrace.commit.input_changes import InputChange, input_changes, listed_input
 from headrace.config import JobConfig
 from headrace.edits.fork import log_of
 from headrace.errors import ConfigError, IntervalError, SourceError
@@ -109,11 +109,11 @@ def plan_backfill(
     intake.check_intervals({})
     lineage = log.lineage.checkpoints
     name = name or default_name(wanted)
-    listed = intake.listed()
+    listed = listed_input(intake, lineage)
     replaced = None
     if renews:
         wanted = union(wanted, interrupted_renewal(config, name))
-        replaced = _stale_branch(config, name, wanted, lineage, listed)
+        replaced = _stale_branch(config, name, wanted, lineage, intake)
         wanted = wanted if replaced is None else union(wanted, replaced.requested)
     requested = _taken_in(config, wanted, lineage)
     branch = joined_branch(config, name, requested, lineage, replaced=replaced)
@@ -127,7 +127,7 @@ def plan_backfill(
         fork_id = branch.fork_id
         branch_lineage = _lineage_of(config, branch, lineage)
         _refuse_other_code(config, branch, branch_lineage)
-        refuse_changed_input(config, name, branch_lineage, listed)
+        refuse_changed_input(config, name, branch_lineage, listed_input(intake, branch_lineage))
     replay = branch_replay(requested, lineage, branch_lineage, fork_id)
     reached = position_of(branch_lineage)
     return BackfillPlan(
@@ -141,7 +141,7 @@ def plan_backfill(
         steps=() if replay is None else replay.parts,
         estimate=_estimate(
             _behind(lineage, fork_id, reached),
-            _files_between(listed, reached, position_of(lineage)),
+            _files_between(listed_input(intake, branch_lineage), reached, position_of(lineage)),
             config.sinks,
             _responses_by_operator(config, plan, lineage[-1]),
         ),
@@ -159,7 +159,7 @@ def _stale_branch(
     name: str,
     requested: Interval,
     lineage: Sequence[Checkpoint],
-    listed: Mapping[str, Sequence[ListedFile]],
+    intake: Intake,
 ) -> Branch | None:
     """Return the open backfill with a name if it cannot continue with `requested`; None if it can, or there is none."""
     branch = open_branch(config, name)
@@ -170,7 +170,7 @@ def _stale_branch(
         begins_behind(branch, requested, lineage)
         or differences_to_file(config, branch, branch_lineage)
         or code_differences(config, branch, branch_lineage)
-        or input_changes(branch_lineage, listed, JobFolder.of(config))
+        or input_changes(branch_lineage, listed_input(intake, branch_lineage), JobFolder.of(config))
     )
     return branch if is_stale else None
 

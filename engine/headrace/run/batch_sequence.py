@@ -15,7 +15,7 @@ from headrace.edits.requeue import requeue_again
 from headrace.errors import StorageError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.facts import NO_ROW_TIMES
-from headrace.log.intervals import generations_of, taken_in
+from headrace.log.intervals import commit_times_of, generations_of, taken_in
 from headrace.plan.stages import Plan
 from headrace.run.due_timers import any_timer_due
 from headrace.run.events import RunEvents
@@ -117,7 +117,14 @@ class BatchSequence:
         lineage, job = self.job.lineage.checkpoints, self.followed.live
         known = [*self.job.checkpoints, *([] if job is None else job.checkpoints)]
         names = [source.name for source in self.plan.sources]
-        return {name: replace(taken_in(lineage, name), generations=generations_of(known, name)) for name in names}
+        return {
+            name: replace(
+                taken_in(lineage, name),
+                generations=generations_of(known, name),
+                commit_times=commit_times_of(known, name),
+            )
+            for name in names
+        }
 
     def last_interval(self) -> Interval | None:
         """Return the interval of the last checkpoint; None if it has none."""

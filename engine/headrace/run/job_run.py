@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from headrace import clock
 from headrace.commit.branch_code import check_forked, record_run, refuse_effects
-from headrace.commit.input_changes import refuse_unless_done
+from headrace.commit.input_changes import listed_input, refuse_unless_done
 from headrace.commit.input_report import input_warnings, refuse_changed_files, touched_input
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import checked_plan
@@ -168,7 +168,11 @@ def _wanted(mode: str, batches: BatchSequence, intake: Intake) -> Wanted:
     is_done = place_of(interval, batches.job.checkpoints).restore_to is not None
     if is_done:
         refuse_unless_done(
-            interval, batches.job.lineage.checkpoints, intake.listed(), batches.config, asked_at=options.recompute
+            interval,
+            batches.job.lineage.checkpoints,
+            listed_input(intake, batches.job.lineage.checkpoints),
+            batches.config,
+            asked_at=options.recompute,
         )
         batches.events.interval_is_done(interval)
     else:

@@ -189,7 +189,7 @@ class BatchResult:
         has_input = {name: result.has_input for names, result in self.timelines.items() for name in names}
         facts: dict[str, SourceFacts] = {}
         for name, before in former.items():
-            facts[name] = msgspec.structs.replace(before, taken=(), passed_over=(), seen=None, idle=False)
+            facts[name] = msgspec.structs.replace(before.for_next(), idle=False)
         for name, moved in taken.sources.items():
             taken_at = moved.taken_at if has_input.get(name, True) else former.get(name, NO_FACTS).taken_at
             facts[name] = msgspec.structs.replace(moved, taken_at=taken_at)

@@ -115,12 +115,17 @@ class Intake:
         self.waiting: tuple[Waiting, ...] = ()
         """Set by `next`: rows that were read, and that wait for a source without more input."""
 
-    def listed(self) -> dict[str, list[ListedFile]]:
-        """Return by source the files that are there. Raises `SourceError` when a folder is gone, or a name does not fit the pattern."""
-        return {
-            name: [ListedFile(file, source.interval_of(file.name)) for file in source.listed()]
-            for name, source in self._sources.items()
-        }
+    @property
+    def names(self) -> Sequence[str]:
+        """Return the names of the sources."""
+        return [*self._sources]
+
+    def listed(self, taken_in: Mapping[str, TakenIn]) -> dict[str, Sequence[ListedFile]]:
+        """Return by source the files that are there, to compare them with what was `taken_in`.
+
+        Raises `SourceError` when a folder is gone, or a name does not fit the pattern.
+        """
+        return {name: source.listed(taken_in.get(name, TakenIn())) for name, source in self._sources.items()}
 
     def check_intervals(self, taken_in: Mapping[str, TakenIn]) -> None:
         """Refuse an interval run that a source could not continue after `taken_in`.
@@ -139,6 +144,12 @@ class Intake:
                     f"source '{name}' is a {kind.noun}, and its {kind.parts} have no intervals: an interval run cannot tell which {kind.parts} "
                     "to take; use --mode caught-up"
                 )
+            if self._config.sources[name].intervals is None:
+                what = "'interval' pattern" if "name" in kind.intervals_by else "'interval'"
+                raise ConfigError(
+                    f"source '{name}' has no {what} in its configuration, so an interval run cannot tell which {kind.parts} to take; set it, or use "
+                    "--mode caught-up"
+                )
 
     def check_cut(self, wanted: Interval, taken_in: Mapping[str, TakenIn]) -> None:
         """Refuse an interval that does not fit the intervals of the files: it would have no rows, or rows that were `taken_in` before.
@@ -152,7 +163,7 @@ class Intake:
             for name, pattern in patterns.items()
             if pattern and pattern.begins_in(wanted.start, wanted.end)
         }
-        if not begins:
+        if not begins and all(patterns.values()):
             listed = "; ".join(f"'{name}': {_cut_of(pattern, wanted)}" for name, pattern in patterns.items() if pattern)
             msg = (
                 f"no file of a source can begin in interval {wanted}, so it would have no rows ({listed}). Nothing was taken in. Give the schedule "
@@ -160,7 +171,7 @@ class Intake:
             )
             raise ConfigError(msg)
         for name, pattern in begins.items():
-            files = self._files_of(name, wanted)
+            files = self._files_of(name, wanted, taken_in.get(name, TakenIn()))
             self._check_taken_once(name, pattern, files, taken_in.get(name, TakenIn()))
             if not files and not pattern.is_whole(wanted.start, wanted.end):
                 msg = (
@@ -170,11 +181,13 @@ class Intake:
                 )
                 raise SourceError(msg)
 
-    def _files_of(self, name: str, wanted: Interval) -> list[str]:
+    def _files_of(self, name: str, wanted: Interval, taken_in: TakenIn) -> list[str]:
         """Return the files of a source that begin in an interval."""
-        source = self._sources[name]
-        intervals = ((file.name, source.interval_of(file.name)) for file in source.listed())
-        return [file for file, interval in intervals if interval and wanted.start <= interval.start < wanted.end]
+        return [
+            file.name
+            for file, interval in self._sources[name].listed(taken_in)
+            if interval and wanted.start <= interval.start < wanted.end
+        ]
 
     def _check_taken_once(self, name: str, pattern: IntervalPattern, files: Sequence[str], taken_in: TakenIn) -> None:
         """Refuse files of the next interval that an earlier one had, when file names were read in another time zone."""

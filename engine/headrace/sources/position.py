@@ -16,6 +16,7 @@ from typing import ClassVar, Final, Self, TypeVar
 import msgspec
 
 from headrace.names import counted
+from headrace.sources.delta.names import version_of
 from headrace.sources.generations import Generation, name_at
 from headrace.sources.kafka.landed import messages_name, parse_landed
 
@@ -188,6 +189,9 @@ class TablePosition(_OfFiles, Ordered, frozen=True, kw_only=True, tag_field="kin
     """Last version with all files taken up; -1 if there is none."""
     snapshot: int | None = None
     """Version that is taken in as a whole (all its files), instead of the changes of its commit."""
+    listed: int | None = None
+    """Last version whose files were listed, where others than versions give the intervals: up to it, the files of intervals that were
+    taken in are known, and others wait for theirs. None: `version`."""
 
     def frontier(self) -> Mapping[str, Reach]:
         """Return how far the table is read. Names of files begin with their version, so one of which no file was taken up yet fits in."""
@@ -293,6 +297,14 @@ class PassedVersion(msgspec.Struct, frozen=True):
     timestamp: int
 
 
+class LateFile(msgspec.Struct, frozen=True, array_like=True):
+    """File of a table that came to an interval which was taken in already: its name, and start and end of its interval (ms)."""
+
+    name: str
+    start: int
+    end: int
+
+
 class TableVersion(msgspec.Struct, frozen=True):
     """Version of a dimension table, by the table's name in the pipeline."""
 
@@ -329,6 +341,10 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     interval's end. An acknowledgement records a file anew."""
     passed_over: tuple[PassedVersion, ...] = ()
     """Versions of a table that this micro-batch passed over."""
+    late: tuple[LateFile, ...] = ()
+    """Files that this micro-batch passed over, since their intervals were taken in before they came."""
+    commit_times: tuple[tuple[int, int], ...] = ()
+    """Versions of a table, each with its commit time (ms), that this micro-batch saw first: later looks find the same times."""
     tables: tuple[TableVersion, ...] = ()
     """Versions of the Spark transform's dimension tables that the last rows taken in were made with."""
     file_tables: tuple[FileVersions, ...] = ()
@@ -369,9 +385,12 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     @property
     def begun_version(self) -> int:
         """Return the last version of a table of which a file was taken up; -1 without one."""
-        begun = (name.partition("/")[0] for name in (self.last, *self.begun))
-        version = self.version
-        return -1 if version is None else max([version, *(int(text) for text in begun if text.isdecimal())])
+        begun, position = map(version_of, (self.last, *self.begun)), self.position_as(TablePosition)
+        return -1 if position is None else max([position.version, position.listed or -1, *begun])
+
+    def for_next(self) -> SourceFacts:
+        """Return the facts with which another micro-batch begins: without what tells of one micro-batch alone."""
+        return msgspec.structs.replace(self, taken=(), passed_over=(), late=(), commit_times=(), seen=None)
 
     @property
     def partitions(self) -> Mapping[int, PartitionPosition]:

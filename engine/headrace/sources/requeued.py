@@ -57,7 +57,7 @@ class RequeuedSlice:
 
     def _behind(self, name: str, files: int) -> SourceFacts:
         facts = self.facts[name]
-        return msgspec.structs.replace(facts, requeued=facts.requeued[files:], taken=(), passed_over=(), seen=None)
+        return msgspec.structs.replace(facts.for_next(), requeued=facts.requeued[files:])
 
     def _files(self, name: str, ordinal: int) -> list[InputFile]:
         """Return the files taken from a source, with ordinals from `ordinal` on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal, NamedTuple, Protocol, Self
 
@@ -17,7 +17,7 @@ from headrace.sources.folder.format import FileRows
 from headrace.sources.generations import Generation, Generations, place_of
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
-from headrace.sources.position import NO_FACTS, PassedVersion, Position, Ranges, SourceFacts, count_rows
+from headrace.sources.position import NO_FACTS, LateFile, PassedVersion, Position, Ranges, SourceFacts, count_rows
 from headrace.storage.storage import Storage
 
 NOTHING_MORE: Final = msgspec.Raw(b"null")
@@ -76,6 +76,15 @@ class TakenIn:
     versions: tuple[tuple[int, int], ...] = ()
     """The same checkpoints, each with the last version of a table that was read by then; -1 without one."""
 
+    late: tuple[LateFile, ...] = ()
+    """Files that came to intervals which were taken in before, and that were passed over."""
+
+    facts: SourceFacts = NO_FACTS
+    """Facts of the source after the last checkpoint."""
+
+    commit_times: Mapping[int, int] = field(default_factory=dict)
+    """Commit times (ms) that any checkpoint has recorded, by version, as `generations`."""
+
     generations: Generations = field(default_factory=dict)
     """Generations that any checkpoint has recorded, also one that was left behind by a restore, and on a branch those of its job."""
 
@@ -86,6 +95,11 @@ class TakenIn:
     def checkpoint_before(self, name: str) -> int | None:
         """Return the last checkpoint that had taken in no file from `name` on; None if it is unknown."""
         return max((number for number, last in self.lasts if last < name), default=None)
+
+    @property
+    def reached(self) -> int | None:
+        """Return the end of the last interval that was taken in (ms); None without one."""
+        return self.intervals[-1].end if self.intervals else None
 
     def around(self, timestamp: int) -> Interval | None:
         """Return the interval or the gap between intervals that contains a timestamp; None before the first and after the last."""
@@ -156,7 +170,7 @@ class TableReach(NamedTuple):
     """Position that the files ahead in a table or a partition lead to: up to and including `version`.
 
     `snapshot` is the version that is taken in as a whole. The position `is_provisional` if a later first look would begin
-    elsewhere.
+    elsewhere. `listed`, `late` and `commit_times` are those of the position, and of the facts after it.
     """
 
     version: int
@@ -164,6 +178,11 @@ class TableReach(NamedTuple):
     is_provisional: bool = False
     passed_over: tuple[PassedVersion, ...] = ()
     """Versions whose changes are passed over."""
+    last: str = ""
+    """Place up to which all files count as taken up, whether there is one or not."""
+    listed: int | None = None
+    late: tuple[LateFile, ...] = ()
+    commit_times: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +219,7 @@ class Ahead:
         """Return whether a checkpoint must record the position even if nothing is taken in."""
         if self.reach is None:
             return False
-        return self.reach.is_provisional or (bool(self.reach.passed_over) and not self.files)
+        return self.reach.is_provisional or (bool(self.reach.passed_over or self.reach.late) and not self.files)
 
 
 Outcome = Literal["ok", "warn", "fail"]
@@ -262,17 +281,17 @@ class Source(Protocol):
         """Return the facts after the first `files` of those ahead, with the records of files that a checkpoint has to make."""
         ...
 
-    # -------------------------------------------------------------------------------- with intervals in names of files
+    # ------------------------------------------------------------------------------------------------- with intervals
 
-    def listed(self) -> Sequence[SourceFile]:
-        """Return all files there are, in order; none where a position alone tells what was taken in.
+    def listed(self, taken_in: TakenIn) -> Sequence[ListedFile]:  # noqa: ARG002 - for kinds with intervals
+        """Return the files that are there with their intervals, in order, to compare them with what was `taken_in`.
 
-        Raises `SourceError` when the folder is gone.
+        A source whose position tells what was taken in leaves out those files. Raises `SourceError` when the folder is gone.
         """
         return ()
 
     def interval_of(self, name: str) -> Interval | None:  # noqa: ARG002 - for kinds with intervals
-        """Return the interval in a file's name; None for sources without intervals."""
+        """Return the interval of a file that the source has planned or listed; None for sources without intervals."""
         return None
 
     def whole_up_to(self, last: str) -> int | None:  # noqa: ARG002 - as above
@@ -280,7 +299,7 @@ class Source(Protocol):
         return None
 
     def check_intervals(self, taken_in: TakenIn) -> None:  # noqa: ARG002 - as above
-        """Raise `ConfigError` or `SourceError` for an interval run that could not continue after `taken_in`."""
+        """Raise `SourceError` for an interval run that could not continue after `taken_in`."""
         return
 
     # --------------------------------------------------------------------------------------------- with several pieces

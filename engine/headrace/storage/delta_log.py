@@ -87,6 +87,8 @@ class DeltaCommit:
     """Target version of a RESTORE."""
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
+    is_dated: bool = True
+    """Whether the commit has its time in itself; else `timestamp` is the time at which its file was last changed, which a copy changes."""
     transactions: Mapping[str, int] = field(default_factory=dict)
     """Versions of transactions, by application."""
 
@@ -316,6 +318,7 @@ def _parse_commit(version: int, content: bytes, modified: int) -> DeltaCommit:
         _restored(info),
         next(iter(actions.get("metaData", ())), None),
         next(iter(actions.get("protocol", ())), None),
+        bool(info.get("inCommitTimestamp") or info.get("timestamp")),
         {action["appId"]: action["version"] for action in actions.get("txn", ())},
     )
 

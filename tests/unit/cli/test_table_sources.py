@@ -116,3 +116,37 @@ def test_status_lists_versions_that_were_passed_over(table_job, home):
     (passed,) = status["jobs"][0]["sources"]["events"]["passed_over"]
     assert (passed["version"], passed["operation"], passed["files"]) == (1, "DELETE", 1)
     assert "demo: source 'events' passed over version 1 (DELETE, 1 file, " in headrace("status demo").stdout
+
+
+DAYS = {"tail": ["N1", "N2"], "at": [1, 2], "more": [True, True], "day": ["2024-03-01", "2024-03-02"]}
+BY_DAY = ", interval: {by: partition, column: day}"
+
+
+def run_day(headrace, day, end, code=0):
+    result = headrace(f"run demo --runner local --mode interval --interval-start {day} --interval-end {end}")
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_days_of_a_table_from_the_command_line(table_job, home):
+    headrace = table_job(None, BY_DAY)
+    write_deltalake(str(home / "orders"), pa.table(DAYS), partition_by=["day"])
+    run_day(headrace, "2024-03-01", "2024-03-02")
+    write_deltalake(str(home / "orders"), pa.table(DAYS).slice(0, 1), mode="append")
+    assert "would leave a gap" in run_day(headrace, "2024-03-03", "2024-03-04", code=9).stderr
+    assert "1 file came to intervals" in run_day(headrace, "2024-03-02", "2024-03-03").stderr
+    assert "Its input has changed since" in run_day(headrace, "2024-03-01", "2024-03-02", code=9).stderr
+    (named,) = json.loads(headrace("input demo --json").stdout)["input"]
+    assert (named["kind"], named["file"][:24]) == ("added_file", "2024-03-01T000000.000Z/0")
+    plan = headrace("backfill demo --from 2024-03-01 --to 2024-03-02 --dry-run").stdout
+    assert re.search(r"files +3", plan)
+    headrace("backfill demo --from 2024-03-01 --to 2024-03-02 --runner local --promote automatic")
+    assert json.loads(headrace("input demo --json").stdout)["input"] == []
+    assert re.search(r"ended because +done", run_day(headrace, "2024-03-01", "2024-03-02").stdout)
+
+
+def test_check_requires_the_partition_column(table_job):
+    outcome, detail = finding(table_job(COLUMNS, BY_DAY)("check demo --json"))
+    assert outcome == "fail"
+    assert "column 'day', and" in detail
+    assert "is partitioned by no column at version 0" in detail

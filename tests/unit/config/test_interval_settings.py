@@ -39,13 +39,80 @@ def scheduled(cron, timezone="UTC"):
         (["timezone: UTC"], "", ["sources.events.timezone", "needs 'interval'"]),
         (["interval: '%Y-%m-%dT%H'", "timezone: Europe/Berlin"], "", ["go back once a year", "add %z"]),
         (["interval: '%Y-%W'", "complete_intervals: true"], "", ["complete_intervals", "%G-W%V"]),
-        (["format: delta", "timezone: UTC"], "", ["sources.events.timezone", "delta does not have it"]),
+        (["format: delta", "timezone: UTC"], "", ["sources.events.timezone", "needs 'interval'"]),
+        (["format: delta", "interval: '%Y'"], "", ["sources.events.interval", "Delta table has no intervals by name"]),
+        (["format: delta", "interval: {by: name}"], "", ["interval.by", "write {by: committed} or {by: partition}"]),
+        (
+            ["interval: {by: committed}"],
+            "",
+            ["interval.by", "a folder of files has no intervals by committed: write {by: name}"],
+        ),
+        (["interval: {by: name}"], "", ["interval.pattern", "this key is missing"]),
+        (["format: delta", "interval: {by: partition}"], "", ["interval.column", "this key is missing"]),
+        (
+            ["format: delta", "interval: {by: committed, column: day}"],
+            "",
+            ["interval.column", "only intervals by partition"],
+        ),
+        (["format: delta", "interval: {by: committed, pattern: '%Y'}"], "", ["interval.pattern", "need no pattern"]),
+        (["format: delta", "interval: {by: partition, column: day, pattern: '%d'}"], "", ["interval", "%d"]),
+        (["format: delta", "interval: {by: sometimes}"], "", ["interval.by", "sometimes"]),
+        (["format: delta", "interval: {by: committed, zone: UTC}"], "", ["interval.zone", "unknown key"]),
+        (
+            ["format: delta", "interval: {by: committed}", "timezone: UTC"],
+            "",
+            ["sources.events.timezone", "in no zone"],
+        ),
+        (
+            ["format: delta", "interval: {by: committed}", "start: snapshot"],
+            "",
+            ["sources.events.start", "without their times"],
+        ),
+        (
+            ["format: delta", "interval: {by: partition, column: day}", "change_feed: true"],
+            "",
+            ["change_feed", "by: committed"],
+        ),
+        (
+            ["format: delta", "interval: {by: partition, column: day}"],
+            NEW_YORK,
+            ["in the partitions by day", "timezone: UTC"],
+        ),
+        (
+            ["format: kafka", "servers: b:9092", "topic: t", "interval: {by: committed}"],
+            "",
+            ["sources.events.interval", "does not have it"],
+        ),
     ],
 )
 def test_unclear_intervals_are_refused(load, source, rest, words):
     with pytest.raises(ConfigError) as error:
         load(source, rest)
     assert [word for word in words if word not in str(error.value)] == []
+
+
+def test_table_without_intervals_has_no_interval_runs(load):
+    with pytest.raises(
+        ConfigError, match="needs 'interval', which says what the intervals of a Delta table are by: committed"
+    ):
+        load(["format: delta"], scheduled("0 0 * * *"))
+
+
+@pytest.mark.parametrize("cron", ["0 * * * *", "*/7 * * * *", "0 0 * * *"])
+def test_commit_times_fit_any_schedule(load, cron):
+    config = load(["format: delta", "interval: {by: committed}"], scheduled(cron, "America/New_York"))
+    assert (config.sources["events"].intervals.by, config.sources["events"].pattern) == ("committed", None)
+
+
+def test_partitions_of_days_need_a_schedule_of_days(load):
+    with pytest.raises(ConfigError, match="no file can begin between"):
+        load(["format: delta", "interval: {by: partition, column: day}"], scheduled("0 * * * *"))
+
+
+@pytest.mark.parametrize("written", ["'%Y-%m-%d'", "{by: name, pattern: '%Y-%m-%d'}", "{pattern: '%Y-%m-%d'}"])
+def test_pattern_has_two_spellings(load, written):
+    source = load([f"interval: {written}"]).sources["events"]
+    assert (source.intervals.by, source.pattern_text, source.pattern.text) == ("name", "%Y-%m-%d", "%Y-%m-%d")
 
 
 @pytest.mark.parametrize("timezone", ["America/New_York", "UTC"])

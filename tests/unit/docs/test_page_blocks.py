@@ -115,6 +115,7 @@ BLOCKS = {
         "warn   source orders": DRAWING,
         "orders: source 'orders' passed": DRAWING,
         "ALTER TABLE delta": MACHINE,
+        "$ headrace run orders --mode interval": SYNTAX,
     },
     "erasure": {
         "$ headrace erase purchases anna --mentions": f"{COMMANDS}::test_erasure_page_erases",

@@ -413,7 +413,10 @@ def test_start_option_applies_only_to_first_run():
     [
         ({"start": "tomorrow"}, r"sources\.rows\.start: 'tomorrow' is no start: expected earliest"),
         ({"skip_versions": "7-3"}, r"sources\.rows\.skip_versions: '7-3' names no versions"),
-        ({"interval": "%Y"}, r"sources\.rows\.interval: the format delta does not have it"),
+        (
+            {"interval": "%Y"},
+            r"sources\.rows\.interval: a Delta table has no intervals by name: write {by: committed} or",
+        ),
         ({"format": "parquet", "start": "latest"}, r"the format parquet does not have it: a folder has no versions"),
         ({"format": "json", "skip_versions": "7"}, r"the format json does not have it: write format: delta"),
     ],
@@ -439,9 +442,9 @@ def test_folder_does_not_become_a_table():
         folder.run()
 
 
-def test_interval_runs_are_refused():
+def test_interval_runs_need_the_key():
     written = TableWriter()
-    with pytest.raises(ConfigError, match="is a Delta table, and its versions have no intervals"):
+    with pytest.raises(ConfigError, match="source 'rows' has no 'interval' in its configuration, so an interval run"):
         TableJob(written).run(mode="interval", interval_start=0, interval_end=1)
 
 

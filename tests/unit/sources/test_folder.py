@@ -195,8 +195,9 @@ def test_slice_ends_at_the_given_file(job):
 
 def test_interval_needs_a_pattern(job):
     job.home.configure({"sources": {"purchases": {"interval": None}}})
+    job.write(0)
     with pytest.raises(ConfigError, match="no 'interval' pattern"):
-        job.source.check_intervals(TakenIn())
+        job.take_in(interval=days(0, 1))
 
 
 @pytest.mark.parametrize(
@@ -277,5 +278,5 @@ def test_folder_that_cannot_be_listed_is_named(job):
     disk = memory_disk("unlisted")
     Storage("memory://unlisted/input/a.parquet").write("", b"")
     with disk.failing(refuse), pytest.raises(SourceError, match=r"cannot list memory://unlisted/input: .*Input/output"):
-        FolderSource(node, config, Storage("")).listed()
+        FolderSource(node, config, Storage("")).listed(TakenIn())
     forget_disk("unlisted")

@@ -92,5 +92,5 @@ def test_new_kind_needs_its_class_alone(hours, monkeypatch):
 
 
 def test_kind_without_intervals_refuses_interval_runs(hours):
-    with pytest.raises(ConfigError, match="its versions have no intervals"):
+    with pytest.raises(ConfigError, match="source 'rows' has no 'interval' in its configuration"):
         hours.run(mode="interval", interval_start=0, interval_end=1)

@@ -74,11 +74,11 @@ def table(*names, at=1000, shop="a", sizes=None):
 class TableWriter:
     """Writes a Delta table like a foreign job."""
 
-    def __init__(self, *, feed=False, folder=None, **options):
+    def __init__(self, *, feed=False, folder=None, rows=None, **options):
         result = tempfile.mkdtemp(prefix="headrace-table-")
         weakref.finalize(self, shutil.rmtree, result, ignore_errors=True)
         self.path = str(folder or Path(result, "table"))
-        write_deltalake(self.path, table(), configuration=FEED if feed else None, **options)
+        write_deltalake(self.path, table() if rows is None else rows, configuration=FEED if feed else None, **options)
 
     @property
     def delta(self):

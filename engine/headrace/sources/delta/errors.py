@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.config import SourceConfig
@@ -36,7 +37,7 @@ class DeltaErrors:
             return self._rewrite(commit, taken_in)
         read = commit.changes if self.config.change_feed and commit.changes else (*commit.appended, *commit.dropped)
         if self.config.gives_changes and state.partition_columns and any(file.partition is None for file in read):
-            return self._without_partition(commit.version)
+            return self.without_partition(commit.version)
         return self._files(commit.version, read)
 
     def of_snapshot(self, version: int, state: TableState, files: tuple[LoggedFile, ...]) -> SourceError | None:
@@ -71,7 +72,8 @@ class DeltaErrors:
             f"them: set sources.{self.source}.skip_versions: {self._skipping(version)}"
         )
 
-    def _without_partition(self, version: int) -> SourceError:
+    def without_partition(self, version: int) -> SourceError:
+        """Return the error for a commit that removes files whose partition the log does not tell."""
         return SourceError(
             f"source '{self.source}': version {version} of {self.config.path} removes files, and the log does not "
             f"have their partition values. Nothing of it was taken in. {self.way_out(version)}"
@@ -158,6 +160,39 @@ class DeltaErrors:
             f"source '{self.source}': {self.config.path} is at version {latest}, and version {read} of it was read: it was brought back "
             "from an older copy. Nothing was taken in. Bring the table back as it was, or take this job back to the last checkpoint that "
             f"has read no version above {latest}: {self._restore(taken_in.checkpoint_at(latest))}."
+        )
+
+    def committed_ahead(self, version: int, time: str) -> SourceError:
+        """Return the error for a commit whose time lies ahead of the clock: the versions behind it would lie ahead as well."""
+        return SourceError(
+            f"source '{self.source}': version {version} of {self.config.path} was committed at {time} by its log, which is still to come: a clock was "
+            "wrong, here or where it was written. Nothing was taken in. Correct this machine's clock if it is behind; else the version, and "
+            f"those behind it, belong to intervals of that time. {self.way_out(version)}"
+        )
+
+    def no_partition_column(self, version: int, column: str, others: Sequence[str]) -> SourceError:
+        """Return the error for a table that is not partitioned by the column of the source's intervals."""
+        by = f"by {', '.join(others)}" if others else "by no column"
+        return SourceError(
+            f"source '{self.source}': its intervals are by partition, column '{column}', and {self.config.path} is partitioned {by} at version "
+            f"{version}. Nothing was taken in. Correct sources.{self.source}.interval.column, or write interval: {{by: committed}}."
+        )
+
+    def no_interval(self, version: int, path: str, why: str) -> SourceError:
+        """Return the error for a file whose partition value names no interval."""
+        key = f"sources.{self.source}"
+        return SourceError(
+            f"source '{self.source}': {path} of version {version} of {self.config.path} has no interval: {why}. Nothing was taken in. Correct "
+            f"{key}.interval.pattern if all values are like this one, or let such files go to the quarantine: {key}.on_bad_file: quarantine. "
+            f"{self.way_out(version)}"
+        )
+
+    def late(self, name: str, files: int, interval: str) -> SourceError:
+        """Return the error for files of intervals that were taken in before they came."""
+        return SourceError(
+            f"source '{self.source}': {counted(files, 'file')} of {self.config.path} came to intervals that were taken in already, the first is {name}, of "
+            f"{interval}. Nothing was taken in (on_changed_file: fail). Compute the interval again, or let runs go on and report such files: "
+            f"sources.{self.source}.on_changed_file: warn."
         )
 
     def _restore(self, checkpoint: int | None) -> str:

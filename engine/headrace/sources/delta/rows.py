@@ -63,6 +63,13 @@ class DeltaRows(msgspec.Struct, frozen=True, omit_defaults=True):
     """If given, only these rows count."""
     net: Ranges | None = None
     """If given, only these rows count: they have changed on balance, and others of the file have not."""
+    problem: str | None = None
+    """If given, why none of the rows can be taken in."""
+
+    def check(self) -> None:
+        """Raise `DamagedFileError` where the log itself says that no row can be taken in."""
+        if self.problem is not None:
+            raise DamagedFileError(self.problem)
 
     def live_rows(self, place: Storage) -> npt.NDArray[np.int64]:
         """Return the numbers of the rows that count in a file."""
@@ -99,6 +106,8 @@ class DeltaRows(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def source_rows(place: Storage, delta: DeltaRows | None, node: SourceNode) -> FileRows:
     """Read the rows of a source's file as its record needs them. Raises one of `headrace.sources.folder.format.UNREADABLE`."""
+    if delta is not None:
+        delta.check()
     nulls = _null_columns(node)
     whole = read_rows(place, delta, nulls=[column.stored for column in nulls if not column.path])
     return located(whole, node, [column.stored for column in nulls])
@@ -165,7 +174,8 @@ def _widened(table: pa.Table, times: Collection[str]) -> pa.Table:
 
 
 def row_count(place: Storage, delta: DeltaRows) -> int:
-    """Count the rows that `read_rows` returns for the file."""
+    """Count the rows that `source_rows` returns for the file. Raises as it does."""
+    delta.check()
     file = ParquetColumns(place)
     if delta.side is not None:
         return len(_of_side(file.read([CHANGE_TYPE]), delta.side))

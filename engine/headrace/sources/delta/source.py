@@ -19,14 +19,35 @@ from headrace.config import JobConfig, SourceConfig, StartKind
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.records.source_columns import EventTimeLimit
 from headrace.sources.delta.errors import DeltaErrors
+from headrace.sources.delta.intervals import (
+    NoInterval,
+    TableIntervals,
+    divide,
+    intervals_of_table,
+    known_version,
+    late_error,
+)
+from headrace.sources.delta.names import REWRITTEN, SNAPSHOT, end_place, file_name, kind_of, start_of, version_of
 from headrace.sources.delta.net_changes import ChangedFile, net_changes
 from headrace.sources.delta.policy import is_passed_over, is_rewrite
 from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, row_count, source_rows
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
+from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
-from headrace.sources.position import NO_FACTS, PassedVersion, Position, SourceFacts, TablePosition
+from headrace.sources.position import NO_FACTS, LateFile, PassedVersion, Position, SourceFacts, TablePosition
 from headrace.sources.row_check import column_changes, column_problems, event_times_of
-from headrace.sources.source import Ahead, InputFile, Remark, Source, SourceFile, TableReach, TakenIn, Want, first_files
+from headrace.sources.source import (
+    Ahead,
+    InputFile,
+    ListedFile,
+    Remark,
+    Source,
+    SourceFile,
+    TableReach,
+    TakenIn,
+    Want,
+    first_files,
+)
 from headrace.storage.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
 from headrace.storage.refusals import StoreError
 from headrace.storage.schemes import place_of
@@ -35,7 +56,6 @@ from headrace.storage.table import TableMissingError
 from headrace.tables.folder import JobFolder
 
 APPENDED: Final = "add"
-SNAPSHOT: Final = "snapshot"
 _MINUS: Final[Side] = "minus"
 _PLUS: Final[Side] = "plus"
 _NET: Final = "-net"
@@ -72,6 +92,8 @@ class DeltaSource(Source):
         self._errors = DeltaErrors(source.name, config, job)
         self._files: dict[tuple[int, bool], list[SourceFile]] = {}
         self._passed_over: dict[int, PassedVersion] = {}
+        self._intervals = intervals_of_table(config, self._errors, self._commit)
+        self._later: Sequence[SourceFile] = ()
 
     @staticmethod
     def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:
@@ -90,28 +112,155 @@ class DeltaSource(Source):
         if position is None and place.waits(versions):
             return Ahead(want, (), ())
         self._check_table(position, place, versions, want.taken_in)
+        self._check_order(since)
+        if self._intervals is not None:
+            return self._plan_intervals(self._intervals, since, want, place, versions)
         unread = self._unread(since)
-        new: list[SourceFile] = []
-        reached = place.version - 1
-        for version in range(place.version, versions[-1] + 1):
-            if (new or unread) and self._is_compared(version, place.snapshot):
-                break
-            files = self._of_version(version, place.snapshot, versions, taken_in=want.taken_in)
-            if isinstance(files, HeadraceError):
-                if new or unread:
-                    break
-                raise files
-            new += [file for file in files if file.name > since.last]
-            reached = version
-            if files and self._is_compared(version, place.snapshot):
-                break
-        files_ahead = [*unread, *new]
+        reached, new = self._files_ahead(place, versions, want, has_unread=bool(unread))
+        files_ahead = [*unread, *(file for file in new if file.name > since.last)]
         if until is not None:
             files_ahead = [file for file in files_ahead if file.name <= until]
             reached = min(reached, version_of(until) - 1) if until else place.version - 1
-        passed = tuple(own for own in self._passed_over.values() if place.version <= own.version <= reached)
+        passed = self._passed_between(place.version, reached)
         reach = TableReach(reached, place.snapshot, place.is_provisional, passed)
         return Ahead(want, tuple(files_ahead), tuple(files_ahead), reach)
+
+    def _files_ahead(
+        self, place: _Place, versions: range, want: Want, *, has_unread: bool
+    ) -> tuple[int, list[SourceFile]]:
+        """Return the last version that is read, and the files of all versions from `place` up to it.
+
+        An interval needs all of its versions. Other slices end before one that cannot be read yet, as soon as they have files.
+        """
+        new: list[SourceFile] = []
+        reached = place.version - 1
+        for version in range(place.version, versions[-1] + 1):
+            if self._lies_before(max(version, versions[0]), want):
+                reached = version
+                continue
+            has_files = want.interval is None and bool(new or has_unread)
+            if self._lies_behind(version, want) or (has_files and self._is_compared(version, place.snapshot)):
+                break
+            files = self._of_version(version, place.snapshot, versions, taken_in=want.taken_in)
+            if isinstance(files, HeadraceError):
+                if has_files:
+                    break
+                raise files
+            new += files
+            reached = version
+            if want.interval is None and files and self._is_compared(version, place.snapshot):
+                break
+        return reached, new
+
+    def _passed_between(self, first: int, last: int) -> tuple[PassedVersion, ...]:
+        return tuple(own for own in self._passed_over.values() if first <= own.version <= last)
+
+    # ---------------------------------------------------------------------------------------------------- intervals
+
+    def _lies_behind(self, version: int, want: Want) -> bool:
+        if self._intervals is None or want.interval is None:
+            return False
+        return self._intervals.is_behind(version, want.interval)
+
+    def _lies_before(self, version: int, want: Want) -> bool:
+        """Return whether a version lies before the first interval of a job: nothing of it is read, whatever it changed."""
+        has_begun = want.taken_in.reached is not None or want.taken_in.facts.position is not None
+        if self._intervals is None or want.interval is None or has_begun:
+            return False
+        return self._intervals.is_before(version, want.interval)
+
+    def _plan_intervals(
+        self, intervals: TableIntervals, since: SourceFacts, want: Want, place: _Place, versions: range
+    ) -> Ahead:
+        """Return the files to take in next of a table whose files have intervals."""
+        intervals.look(want.taken_in, max(place.version, versions[0]))
+        intervals.check(want)
+        unread = self._unread(since)
+        listed, new = self._files_ahead(place, versions, want, has_unread=bool(unread))
+        parts = divide(new, since, want, intervals)
+        if parts.rewritten:
+            parts = parts.with_files(self._files_now(versions, parts.rewritten))
+        if parts.late and self._config.on_changed_file == "fail":
+            raise late_error(self._errors, parts.late)
+        self._later = parts.taken
+        files = (*unread, *parts.taken)
+        reached = parts.whole_up_to(listed)
+        if want.until is not None and want.interval is None:
+            reached = min(reached, version_of(want.until) - 1) if want.until else place.version - 1
+        reach = TableReach(
+            reached,
+            place.snapshot,
+            place.is_provisional,
+            () if self._by_column else self._passed_between(place.version, listed),
+            end_place(want.interval.end) if want.interval is not None and self._by_column else "",
+            listed if parts.waiting else None,
+            parts.late,
+            tuple(intervals.new_times(want, listed)),
+        )
+        return Ahead(want, files, files, reach)
+
+    @property
+    def _by_column(self) -> bool:
+        """Return whether the values of a column give the intervals: no version is passed over in all of them, then."""
+        return self._config.pattern is not None
+
+    def _files_now(self, versions: range, starts: Collection[int]) -> list[SourceFile]:
+        """Return the files that the last version has of intervals, by their starts."""
+        files = self._of_version(versions[-1], versions[-1], versions)
+        if isinstance(files, HeadraceError):
+            raise files
+        return [file for file in files if start_of(file.name) in starts]
+
+    def listed(self, taken_in: TakenIn) -> Sequence[ListedFile]:
+        """Return the files that no checkpoint has taken in, and the late ones that checkpoints have passed over.
+
+        Raises `SourceError` where there is no table, or its log cannot be read.
+        """
+        if self._intervals is None:
+            return ()
+        versions, position = self._versions(), taken_in.facts.position_as(TablePosition)
+        place = self._place(position, versions)
+        if place.waits(versions):
+            return [_listed_late(file) for file in taken_in.late]
+        self._intervals.look(taken_in, max(place.version, versions[0]))
+        _, new = self._files_ahead(place, versions, Want(taken_in), has_unread=True)  # up to one that runs stop at
+        known, reached = known_version(taken_in.facts), taken_in.reached
+        ahead = [ListedFile(file, self._intervals.interval_of(file.name)) for file in new]
+        late = [_listed_late(file) for file in taken_in.late]
+        return [
+            *late,
+            *(own for own in ahead if not _is_known(own, known, reached)),
+        ]
+
+    def _check_order(self, since: SourceFacts) -> None:
+        """Refuse to read on in another order than that in which the last version was read."""
+        is_in_part = since.last != "" and version_of(since.last) > (since.version or 0)
+        if (start_of(since.last) is None and is_in_part) if self._by_column else start_of(since.last) is not None:
+            msg = (
+                f"source '{self._name}' was read in another order up to {since.last}: interval.by of its section has changed since. Nothing was taken "
+                f"in. Set it back, or begin a new job."
+            )
+            raise ConfigError(msg)
+
+    def interval_of(self, name: str) -> Interval | None:
+        """Return the interval of a file; None without `interval`, and where the log does not tell it any more."""
+        return None if self._intervals is None else self._intervals.interval_of(name)
+
+    def whole_up_to(self, last: str) -> int | None:
+        """Return the time before which the table has no rows behind file `last`, as it was planned last (ms); None without such files."""
+        intervals = (self.interval_of(file.name) for file in self._later if file.name > last)
+        return min((interval.start for interval in intervals if interval is not None), default=None)
+
+    def _commit(self, version: int) -> DeltaCommit:
+        versions = self._versions()
+        if version < versions[0]:
+            raise self._errors.expired(version, versions[0] - 1)
+        try:
+            return self._log.commit(version)
+        except StoreError as error:
+            raise self._damaged(version, error) from error
+
+    # ------------------------------------------------------------------------------------------------------- reading
 
     def _is_compared(self, version: int, snapshot: int | None) -> bool:
         """Return whether the rows of a commit are read to find its net changes. Commits behind it are planned when it is taken in."""
@@ -123,7 +272,7 @@ class DeltaSource(Source):
             return False  # the plan says so
 
     def _is_skipped(self, version: int) -> bool:
-        return any(version in skipped for skipped in self._config.skipped)
+        return self._config.skips(version)
 
     def find(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the files with these names that exist: the log has the version, and the folder has the file.
@@ -179,18 +328,22 @@ class DeltaSource(Source):
         if ahead.reach is None:
             return since  # the start waits
         left = ahead.files[len(files) :]
-        reached = version_of(left[0].name) - 1 if left else ahead.reach.version
+        reached = min([ahead.reach.version, *(version_of(file.name) - 1 for file in left)])
         version = max(reached, -1 if since.version is None else since.version)
         position = TablePosition(
-            last=max((*(file.name for file in files), since.last)),
+            last=max((*(file.name for file in files), since.last, ahead.reach.last)),
             begun=since.begun,
             rows=since.rows,
             table_id=self._table_id(version),
             version=version,
             snapshot=ahead.reach.snapshot,
+            listed=ahead.reach.listed,
         )
-        passed = tuple(own for own in ahead.reach.passed_over if own.version <= reached)
-        return msgspec.structs.replace(since, position=position, passed_over=passed)
+        looked_up_to = reached if ahead.reach.listed is None else ahead.reach.listed
+        passed = tuple(own for own in ahead.reach.passed_over if own.version <= looked_up_to)
+        late = tuple(own for own in ahead.reach.late if version_of(own.name) <= looked_up_to)
+        times = ahead.reach.commit_times
+        return msgspec.structs.replace(since, position=position, passed_over=passed, late=late, commit_times=times)
 
     def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:
         """Yield remarks on whether a run could read the latest version: features of the table, columns that do not fit the record.
@@ -239,6 +392,10 @@ class DeltaSource(Source):
         if problem is not None:
             yield str(problem)
             return
+        column = None if self._config.intervals is None else self._config.intervals.column
+        partitioned_by = self._guarded(latest).partition_columns
+        if column is not None and column not in partitioned_by:
+            yield str(self._errors.no_partition_column(latest, column, partitioned_by))
         schema = self._guarded(latest).schema
         own = (CHANGE_TYPE,) if self._config.gives_changes else ()
         yield from (problem.why for problem in column_problems(self._node, schema, self._config.path, own))
@@ -303,7 +460,7 @@ class DeltaSource(Source):
                 commit = self._log.commit(version)
                 if checked and is_passed_over(commit, self._config.on_change):
                     self._passed_over[version] = _passed_version(commit)
-                    return []
+                    return [*self._rewritten(commit, state)]
                 problem = self._errors.of_commit(commit, state, taken_in)
                 files = [] if problem is not None and checked else [*self._of_commit(commit, state)]
         except (StoreError, TableMissingError) as error:
@@ -316,6 +473,29 @@ class DeltaSource(Source):
         if problem is None:
             self._files[version, version == snapshot] = files
         return files
+
+    def _start(self, version: int, logged: LoggedFile, state: TableState) -> tuple[int | None, str | None]:
+        """Return the start of a file's interval (ms) if its name has it, and why the file has to go to the quarantine, if it has.
+
+        Raises `SourceError` for a file without an interval, unless bad files go to the quarantine.
+        """
+        start = None if self._intervals is None else self._intervals.start_in_name(version, logged, state)
+        if not isinstance(start, NoInterval):
+            return start, None
+        if self._config.on_bad_file == "fail":
+            raise self._errors.no_interval(version, logged.path, start.why)
+        return None, start.why
+
+    def _rewritten(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
+        """Yield what stands for a commit that is passed over in each of the intervals that it rewrote, where columns give them."""
+        if not self._by_column or self._intervals is None:
+            return
+        files = (*commit.dropped, *commit.appended)
+        if any(file.partition is None for file in files):
+            raise self._errors.without_partition(commit.version)
+        starts = (self._start(commit.version, file, state)[0] for file in files)
+        for start in sorted({start for start in starts if start is not None}):
+            yield SourceFile(file_name(commit.version, REWRITTEN, commit.operation, start), self._config.path, 0)
 
     def _of_commit(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
         if self._config.change_feed and commit.changes:
@@ -376,7 +556,7 @@ class DeltaSource(Source):
             raise self._errors.not_compared(commit.version, error) from error
         for file, rows in zip(files, (*minus, *plus), strict=True):
             if rows.net != ():
-                version, side, path = file.name.split("/", 2)
+                version, side, path = file.name.split("/", 2)  # such a file has no interval in its name
                 name = f"{version}/{side}{_NET}/{path}"
                 yield file._replace(name=name, facts=msgspec.Raw(msgspec.json.encode(rows)))
 
@@ -397,7 +577,9 @@ class DeltaSource(Source):
             vector=logged.vector,
             table="" if logged.vector is None and own.only is None else self._config.path,
         )
-        name = f"{_version_text(version)}/{kind}/{logged.path}"
+        start, problem = self._start(version, logged, state)
+        facts = msgspec.structs.replace(facts, problem=problem)
+        name = file_name(version, kind, logged.path, start)
         path = place_of(logged.path, self._config.path) or logged.path
         return SourceFile(name, path, 0, self._config.format, msgspec.Raw(msgspec.json.encode(facts)))
 
@@ -489,16 +671,11 @@ def _passed_version(commit: DeltaCommit) -> PassedVersion:
     )
 
 
-def version_of(name: str) -> int:
-    """Return the version in the name of a table's file; -1 without one."""
-    text = name.partition("/")[0]
-    return int(text) if text.isdecimal() else -1
+def _listed_late(file: LateFile) -> ListedFile:
+    return ListedFile(SourceFile(file.name, "", 0), Interval(file.start, file.end))
 
 
-def kind_of(name: str) -> str:
-    """Return the kind in the name of a table's file: appended rows, a snapshot, or one side of changes."""
-    return name.split("/", 2)[1] if name.count("/") > 1 else ""
-
-
-def _version_text(version: int) -> str:
-    return f"{version:020d}"
+def _is_known(own: ListedFile, known: int, reached: int | None) -> bool:
+    """Return whether a file was taken in, or recorded as late: its version was looked at, and its interval was taken in."""
+    is_taken_in = reached is not None and own.interval is not None and own.interval.start < reached
+    return is_taken_in and version_of(own.file.name) <= known

@@ -30,7 +30,18 @@ from headrace.sources.interval import Interval, timestamp_text
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.position import NO_FACTS, FolderPosition, Position, SourceFacts, TakenFile, digest
 from headrace.sources.row_check import column_changes, column_problems, event_times_of
-from headrace.sources.source import Ahead, InputFile, Outcome, Remark, Source, SourceFile, TakenIn, Want, first_files
+from headrace.sources.source import (
+    Ahead,
+    InputFile,
+    ListedFile,
+    Outcome,
+    Remark,
+    Source,
+    SourceFile,
+    TakenIn,
+    Want,
+    first_files,
+)
 from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
 
@@ -170,9 +181,9 @@ class FolderSource(Source):
         """Return the files in the order of the source."""
         return placed_files(listed, since, want) if self._config.order == "first_seen" else PlacedFiles(tuple(listed))
 
-    def listed(self) -> Sequence[SourceFile]:
-        """Return all files of the folder, in order. Raises `SourceError` where the folder is missing."""
-        return self._files()
+    def listed(self, taken_in: TakenIn) -> Sequence[ListedFile]:  # noqa: ARG002 - all files, whatever was taken in
+        """Return all files of the folder, in order. Raises `SourceError` where the folder is missing, or a name does not fit the pattern."""
+        return [ListedFile(file, self.interval_of(file.name)) for file in self._files()]
 
     def find(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the files with these names that exist. Raises `SourceError` where the folder is missing."""
@@ -232,16 +243,7 @@ class FolderSource(Source):
         return min((self._start(file) for file in self._later if file.name > last), default=None)
 
     def check_intervals(self, taken_in: TakenIn) -> None:
-        """Refuse an interval run that could not continue after `taken_in`.
-
-        Raises `ConfigError` without an `interval` pattern, `SourceError` for a late file of an interval taken in already.
-        """
-        if self._config.interval is None:
-            msg = (
-                f"source '{self._name}' has no 'interval' pattern in its configuration, so an interval run "
-                "cannot tell which files to take; set it, or use --mode caught-up"
-            )
-            raise ConfigError(msg)
+        """Refuse an interval run that could not continue after `taken_in`. Raises `SourceError` for a late file of an interval taken in already."""
         self._check_no_late_intervals(self._files(), taken_in)
 
     def _files(self) -> list[SourceFile]:

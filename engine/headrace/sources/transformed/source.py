@@ -40,7 +40,7 @@ from headrace.sources.position import (
     stored_name,
 )
 from headrace.sources.row_check import event_times_of
-from headrace.sources.source import Ahead, InputFile, Piece, Remark, Source, SourceFile, TakenIn, Want
+from headrace.sources.source import Ahead, InputFile, ListedFile, Piece, Remark, Source, SourceFile, TakenIn, Want
 from headrace.sources.transformed.rows import DimensionTables, Refused, Versions
 from headrace.storage.files import SMALL
 from headrace.storage.storage import Storage
@@ -245,9 +245,9 @@ class TransformedSource(Source):
         self._ahead, beyond = files[: len(below.files)], files[len(below.files) :]
         return replace(below, files=self._ahead, beyond=beyond)
 
-    def listed(self) -> Sequence[SourceFile]:
-        """Return all files of the source below the transform, in order."""
-        return self.stored.listed()
+    def listed(self, taken_in: TakenIn) -> Sequence[ListedFile]:
+        """Return the files of the source below the transform, in order."""
+        return self.stored.listed(taken_in)
 
     def find(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the files with these names that exist: landed files, and files of the source below for names without a digest."""

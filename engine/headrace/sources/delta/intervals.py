@@ -1,0 +1,320 @@
+"""Intervals of a table's files: by the commit times of its versions, or by the values of a partition column.
+
+Which interval a file has depends on the table alone, never on when a run looked:
+
+    by: committed    the time of its version's commit. Times of versions never go back: as for Delta's time travel, a commit whose clock
+                     was behind counts as a millisecond after the one before it. A time is recorded when a checkpoint first sees it
+    by: partition    the period that the value of its partition column names
+
+A commit that is passed over (`on_change`) rewrites intervals: those of the partitions in which it removes or rewrites rows. Such an interval is taken
+in as the last version has it; if it was taken in before, the commit is late.
+
+A run of an interval takes in the files of the interval, in the order (interval, version, path). A file that comes to an interval which was taken in
+before is late: runs pass it over and report it, until a backfill takes it in or somebody acknowledges it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final, NamedTuple, Protocol
+
+from headrace import clock
+from headrace.config import IntervalOptions, SourceConfig
+from headrace.errors import ConfigError, IntervalError, SourceError
+from headrace.sources.delta.errors import DeltaErrors
+from headrace.sources.delta.names import REWRITTEN, kind_of, start_of, version_of
+from headrace.sources.interval import Interval, timestamp_text
+from headrace.sources.position import LateFile, SourceFacts, TablePosition
+from headrace.sources.source import SourceFile, TakenIn, Want
+from headrace.storage.delta_log import DeltaCommit, LoggedFile, TableState
+
+_MOST_AHEAD: Final = timedelta(days=1) // timedelta(milliseconds=1)
+"""How far a commit time may lie ahead of this machine's clock (ms): behind it, all later commits would have times as wrong."""
+
+_CLOCKS_APART: Final = 60_000
+"""Distance (ms) of clocks at which an interval counts as over. Commits of its last seconds may be late, then."""
+
+
+class NoInterval(NamedTuple):
+    """Reason why a file has no interval."""
+
+    why: str
+
+
+class TableIntervals(Protocol):
+    """Rule by which the files of a table have intervals."""
+
+    def look(self, taken_in: TakenIn, first: int) -> None:
+        """Begin to look at the table's versions, from the `first` one that was not taken in."""
+        ...
+
+    def start_in_name(self, version: int, file: LoggedFile, state: TableState) -> int | NoInterval | None:
+        """Return the start of a file's interval (ms), or why it has none; None where the version alone gives it.
+
+        Raises `SourceError` for a table that cannot have such intervals.
+        """
+        ...
+
+    def interval_of(self, name: str) -> Interval | None:
+        """Return the interval of the file with a name; None where the log does not tell it any more."""
+        ...
+
+    def is_before(self, version: int, interval: Interval) -> bool:
+        """Return whether a version, and so all earlier ones, have no file of an interval, nor of a later one."""
+        ...
+
+    def is_behind(self, version: int, interval: Interval) -> bool:
+        """Return whether a version, and so all later ones, have no file of an interval, nor of an earlier one."""
+        ...
+
+    def check(self, want: Want) -> None:
+        """Raise `ConfigError` or `IntervalError` for input that has no such intervals."""
+        ...
+
+    def new_times(self, want: Want, reached: int) -> Iterable[tuple[int, int]]:
+        """Return versions and their commit times (ms) that a checkpoint has to record once it has looked up to version `reached`."""
+        ...
+
+
+def intervals_of_table(
+    config: SourceConfig, errors: DeltaErrors, commit: Callable[[int], DeltaCommit]
+) -> TableIntervals | None:
+    """Return the intervals of a source's table; None if its files have none. `commit` reads a version, and raises `SourceError`."""
+    own = config.intervals
+    if own is None:
+        return None
+    return CommitIntervals(config, errors, commit) if own.by == "committed" else PartitionIntervals(config, errors, own)
+
+
+class CommitIntervals:
+    """Intervals by the commit times of versions."""
+
+    def __init__(self, config: SourceConfig, errors: DeltaErrors, commit: Callable[[int], DeltaCommit]) -> None:
+        """Keep the arguments; read nothing yet."""
+        self._config, self._errors, self._commit = config, errors, commit
+        self._first = 0
+        self._times: dict[int, int] = {}
+
+    def look(self, taken_in: TakenIn, first: int) -> None:
+        """Begin at the `first` version, with the times that checkpoints have recorded."""
+        self._first, self._times = first, dict(taken_in.commit_times)
+
+    def start_in_name(
+        self,
+        version: int,  # noqa: ARG002 - for intervals by columns
+        file: LoggedFile,  # noqa: ARG002 - as above
+        state: TableState,  # noqa: ARG002 - as above
+    ) -> int | NoInterval | None:
+        """Return None: the version gives the interval."""
+        return None
+
+    def interval_of(self, name: str) -> Interval | None:
+        """Return the millisecond of the commit."""
+        version = version_of(name)
+        if version < self._first and version not in self._times:
+            return None
+        time = self.time_of(version)
+        return Interval(time, time + 1)
+
+    def is_before(self, version: int, interval: Interval) -> bool:
+        """Return whether a version was committed before the interval's start."""
+        return self.time_of(version) < interval.start
+
+    def is_behind(self, version: int, interval: Interval) -> bool:
+        """Return whether a version was committed at the interval's end or later."""
+        return not self._config.skips(version) and self.time_of(version) >= interval.end
+
+    def check(self, want: Want) -> None:
+        """Raise `IntervalError` for an interval that is not over: more commits may come to it."""
+        if want.interval is None or want.until is not None or want.interval.end <= clock.now() + _CLOCKS_APART:
+            return
+        end = timestamp_text(want.interval.end)
+        msg = (
+            f"source '{self._errors.source}': interval {want.interval} is not over, and all commits up to {end} belong to it. Nothing was taken in. "
+            "Run it after its end, or take in what is there with --mode caught-up."
+        )
+        raise IntervalError(msg)
+
+    def new_times(self, want: Want, reached: int) -> Iterable[tuple[int, int]]:
+        """Yield the times of versions that are taken in or late, of the last one, and of later ones whose times the log does not keep."""
+        beginning = None if want.interval is None else want.interval.start
+        for version in sorted(self._times.keys() - want.taken_in.commit_times.keys()):
+            time = self._times[version]
+            counts = version == reached or (version < reached and (beginning is None or time >= beginning))
+            if counts or not self._is_dated(version):
+                yield version, time
+
+    def _is_dated(self, version: int) -> bool:
+        return self._config.skips(version) or self._commit(version).is_dated
+
+    def time_of(self, version: int) -> int:
+        """Return the commit time of a version (ms): later than that of each version before it."""
+        start = version
+        while start not in self._times and start - 1 not in self._times and start > self._first:
+            start -= 1
+        for number in range(start, version + 1):
+            if number not in self._times:
+                self._times[number] = self._next_time(number, self._times.get(number - 1))
+        return self._times[version]
+
+    def _next_time(self, version: int, before: int | None) -> int:
+        if self._config.skips(version):
+            return before or 0
+        time = self._commit(version).timestamp
+        if time > clock.now() + _MOST_AHEAD:
+            raise self._errors.committed_ahead(version, timestamp_text(time))
+        return time if before is None else max(time, before + 1)
+
+
+class PartitionIntervals:
+    """Intervals by the values of a partition column."""
+
+    def __init__(self, config: SourceConfig, errors: DeltaErrors, own: IntervalOptions) -> None:
+        """Keep the arguments; read nothing yet."""
+        assert own.column is not None  # noqa: S101 - the job's file was checked
+        assert config.pattern is not None  # noqa: S101 - as above
+        self._errors, self._column, self._pattern = errors, own.column, config.pattern
+
+    def look(self, taken_in: TakenIn, first: int) -> None:
+        """Do nothing: values do not depend on what was taken in."""
+
+    def start_in_name(self, version: int, file: LoggedFile, state: TableState) -> int | NoInterval | None:
+        """Return the start of the period that the file's value names. Raises `SourceError` for a table without the column."""
+        column = next((own for own in state.columns if own.name == self._column), None)
+        if column is None or self._column not in state.partition_columns:
+            raise self._errors.no_partition_column(version, self._column, state.partition_columns)
+        text = None if file.partition is None else file.partition.get(column.stored)
+        try:
+            period = None if text is None else self._pattern.interval_of(text)
+        except OverflowError:
+            period = None
+        if period is None:
+            value = "null" if text is None else f"'{text}'"
+            return NoInterval(
+                f"{self._column} is {value}, which names no interval by the pattern '{self._pattern.text}'"
+            )
+        return period[0]
+
+    def interval_of(self, name: str) -> Interval | None:
+        """Return the period whose start is in the name."""
+        start = start_of(name)
+        return None if start is None else Interval(*self._pattern.period_at(start))
+
+    def is_before(self, version: int, interval: Interval) -> bool:  # noqa: ARG002 - as above
+        """Return False: any version may add rows to any partition."""
+        return False
+
+    def is_behind(self, version: int, interval: Interval) -> bool:  # noqa: ARG002 - as above
+        """Return False: any version may add rows to any partition."""
+        return False
+
+    def check(self, want: Want) -> None:
+        """Raise `ConfigError` for a run without an interval: rows come to the partitions of a day as long as the day lasts, and longer."""
+        if want.interval is None:
+            msg = (
+                f"source '{self._errors.source}' has intervals by partition, and a run must say which it takes in: later rows of a partition that was "
+                "taken in are late. Nothing was taken in. Use --mode interval, or mode: interval in the job's file."
+            )
+            raise ConfigError(msg)
+
+    def new_times(self, want: Want, reached: int) -> Iterable[tuple[int, int]]:  # noqa: ARG002 - as above
+        """Return nothing: commit times do not count."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Files of a table that lie ahead of a position, by what a slice does with them."""
+
+    taken: tuple[SourceFile, ...]
+    """Files of the interval, behind files without an interval that were not seen before: these go to the quarantine."""
+    late: tuple[LateFile, ...]
+    """Files of intervals that were taken in before they came."""
+    waiting: tuple[SourceFile, ...]
+    """Files of later intervals."""
+    rewritten: frozenset[int] = frozenset()
+    """Starts of wanted intervals with commits that are passed over (ms): `taken` lacks their files, which the last version has."""
+
+    def with_files(self, files: Iterable[SourceFile]) -> Division:
+        """Return the division with more files to take."""
+        return replace(self, taken=tuple(sorted((*self.taken, *files), key=lambda file: file.name)))
+
+    def whole_up_to(self, version: int) -> int:
+        """Return the last version, up to `version`, with all files taken up."""
+        return min([version, *(version_of(file.name) - 1 for file in self.waiting)])
+
+
+class _Placed(NamedTuple):
+    file: SourceFile
+    interval: Interval
+
+
+def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, intervals: TableIntervals) -> Division:
+    """Divide the files of versions that are not wholly taken in, as far as `want` asks for them.
+
+    Raises `IntervalError` where the position was recorded without intervals, and an earlier interval than the wanted one has files.
+    """
+    placed, without = [*_placed(files, intervals)], [file for file in files if intervals.interval_of(file.name) is None]
+    known, reached, wanted = known_version(since), want.taken_in.reached, want.interval
+    beginning = want.taken_in.intervals[0].start if want.taken_in.intervals else 0
+    begun = {*since.begun}
+    behind = [own for own in placed if reached is not None and own.interval.start < reached]
+    on_time = [
+        own for own in placed if (reached is None or own.interval.start >= reached) and own.file.name not in begun
+    ]
+    if wanted is not None and reached is None and since.position is not None:
+        _refuse_gap([own for own in on_time if own.interval.start < wanted.start], wanted)
+    taken = [own for own in on_time if _is_wanted(own, since, want)]
+    rewritten = frozenset(own.interval.start for own in taken if kind_of(own.file.name) == REWRITTEN)
+    return Division(
+        (
+            *(file for file in without if version_of(file.name) > known and file.name not in begun),
+            *sorted((own.file for own in taken if own.interval.start not in rewritten), key=lambda file: file.name),
+        ),
+        tuple(
+            LateFile(file.name, interval.start, interval.end)
+            for file, interval in behind
+            if version_of(file.name) > known and file.name not in begun and interval.start >= beginning
+        ),
+        tuple(own.file for own in on_time if wanted is not None and own.interval.start >= wanted.end),
+        rewritten,
+    )
+
+
+def known_version(facts: SourceFacts) -> int:
+    """Return the last version whose files were looked at, for their intervals; -1 before the first look."""
+    position = facts.position_as(TablePosition)
+    if position is None:
+        return -1
+    return position.version if position.listed is None else max(position.listed, position.version)
+
+
+def _placed(files: Iterable[SourceFile], intervals: TableIntervals) -> Iterator[_Placed]:
+    for file in files:
+        if (interval := intervals.interval_of(file.name)) is not None:
+            yield _Placed(file, interval)
+
+
+def _is_wanted(own: _Placed, since: SourceFacts, want: Want) -> bool:
+    if own.file.name <= since.last:
+        return False
+    if want.interval is not None:
+        return want.interval.start <= own.interval.start < want.interval.end
+    return want.until is None or own.file.name <= want.until
+
+
+def _refuse_gap(earlier: Sequence[_Placed], wanted: Interval) -> None:
+    if earlier:
+        first = min(own.interval.start for own in earlier)
+        msg = (
+            f"interval {wanted} would leave a gap: the job has read the table without intervals, and it has rows of {timestamp_text(first)} behind "
+            "what was read. Nothing was taken in. Take them in first with --mode caught-up, or run the interval that they are in."
+        )
+        raise IntervalError(msg)
+
+
+def late_error(errors: DeltaErrors, late: Sequence[LateFile]) -> SourceError:
+    """Return the error for files that came to intervals which were taken in, where the source stops for changed input."""
+    return errors.late(late[0].name, len(late), str(Interval(late[0].start, late[0].end)))

@@ -9,11 +9,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.commit.publish import Publisher
 from headrace.edits.compact import find_small_files, left_alone
 from headrace.edits.fork import fork
 from headrace.edits.promote import promoting
 from headrace.edits.restore import restore
-from headrace.errors import ConfigError, SinkMismatchError, UserFunctionError
+from headrace.errors import ConfigError, SinkMismatchError, StorageError, UserFunctionError
 from headrace.local.runner import run as run_here
 from headrace.records.columns import sink_schema, to_columns
 from headrace.run.options import RunOptions
@@ -199,7 +200,14 @@ def test_untouched_columns_keep_their_values(home, run, spark):
     assert [tuple(row) for row in rows] == [(1, "of 1"), (2, "of 2"), (4, None)]
 
 
-@pytest.mark.parametrize("name", [pytest.param("vectors", marks=pytest.mark.long), "as Databricks makes them"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "by generated day",
+        "as Databricks makes them",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("vectors", "default", "by id", "mapped by id")),
+    ],
+)
 def test_branch_is_promoted_into_table_of_others(home, run, spark, name):
     forms = make(spark, home, KINDS[name])
     feed(home, 1, FIRST)
@@ -226,3 +234,16 @@ def test_compaction_leaves_tables_of_spark_alone(home, run, spark):
     assert [sentence.partition(" (")[0].rpartition(": ")[2] for sentence in left_alone(home.config())] == [
         "deltalake does not rewrite its files"
     ] * 2
+
+
+def test_rows_keep_partitions_when_only_spark_can_write(home, run, spark, monkeypatch):
+    make(spark, home, KINDS["by id"])
+    feed(home, 1, FIRST)
+    monkeypatch.setattr(Publisher, "publish", lambda *_: (_ for _ in ()).throw(StorageError("the run dies here")))
+    with pytest.raises(StorageError, match="dies here"):
+        run(home, **QUICK)
+    monkeypatch.undo()
+    for sink in home.config().sinks.values():
+        spark.sql(f"ALTER TABLE delta.`{sink.path}` SET TBLPROPERTIES ('delta.enableRowTracking' = true)")
+    run(home, **QUICK)
+    assert_has(spark, home, FIRST)

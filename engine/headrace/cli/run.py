@@ -37,6 +37,7 @@ Recompute = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(metavar="TIME", help="Somebody asked at TIME to compute the interval again (ISO 8601)."),
 ]
+Fill = Annotated[bool, typer.Option("--fill", help="Take in missing intervals first, from where the job stands.")]
 RunId = Annotated[Optional[str], typer.Option(help="Id of the run in checkpoints; a new one if left out.")]  # noqa: UP045
 Budget = Annotated[
     Optional[str],  # noqa: UP045
@@ -194,6 +195,7 @@ def run(
     interval_end: IntervalEnd = None,
     replay: Replay = False,
     recompute: Recompute = None,
+    fill: Fill = False,
     run_id: RunId = None,
     budget: Budget = None,
     max_batches: MaxBatches = None,
@@ -217,6 +219,9 @@ def run(
     An interval that was taken in already is done if its input is the same: the run changes nothing. If a file of it has changed, came
     late or is gone, the run refuses it: 'headrace backfill' computes it again on a branch. A scheduler whose user asked to compute
     an interval again says so with --recompute TIME, the time of that request: only what was committed later counts as done.
+
+    An interval that would leave a gap is refused. With --fill, or run.gaps: fill in the job's file, the run takes in what is missing
+    first, in intervals as long as the one it is for, each in a checkpoint of its own, and then that one.
 
     With --finish nothing waits for a service afterwards: after the input is taken in, services are called once more
     for each waiting element, due or not. Elements that fail then are handled as 'on_failure' says.
@@ -257,6 +262,7 @@ def run(
         mode=_mode(mode),
         **_interval(interval_start, interval_end),
         recompute=parsed_milliseconds(recompute) if recompute else None,
+        fill=fill,
         budget=budget_seconds(budget),
         max_batches=max_batches,
         finish=finish,

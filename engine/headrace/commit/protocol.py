@@ -211,8 +211,8 @@ class OpenJob:
 
     @property
     def stagings(self) -> dict[str, Staging]:
-        """Return how tasks stage rows, by sink, so that they fit the tables."""
-        return self._publisher.stagings
+        """Return how tasks stage rows, by sink, so that they fit the tables as they are now."""
+        return self._publisher.stagings()
 
     @property
     def attempt_id(self) -> str:

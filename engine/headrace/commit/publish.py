@@ -42,8 +42,6 @@ class Publisher:
         self._sinks: Mapping[str, Sink] = {
             name: sink_of(config, name, schema, keys, writers) for name, (schema, keys) in sorted(schemas.items())
         }
-        self.stagings: dict[str, Staging] = {}
-        """How tasks stage rows, by sink, so that they fit the tables; empty before `create_sinks`."""
 
     @property
     def sinks(self) -> Mapping[str, Sink]:
@@ -63,6 +61,10 @@ class Publisher:
         """Yield a sentence for each sink whose existing table does not fit the columns that the pipeline writes."""
         for name, sink in self._sinks.items():
             yield from sink.column_problems(recorded[name][0].names if name in recorded else ())
+
+    def stagings(self) -> dict[str, Staging]:
+        """Return how tasks stage rows, by sink, so that they fit the tables as they are now."""
+        return {name: self._sinks[name].staging(table) for name, table in self.tables().items()}
 
     def needs_spark(self) -> Iterator[str]:
         """Yield a sentence for each sink whose table only Spark can write."""
@@ -122,7 +124,6 @@ class Publisher:
                 sink.create(claim)
             crash_points.reached("claim.created")
             tables[sink.name] = _claimed(sink, claim)
-        self.stagings = {name: self._sinks[name].staging(table) for name, table in tables.items()}
         return tables
 
     def statuses(self) -> dict[str, SinkStatus]:

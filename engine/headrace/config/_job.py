@@ -209,6 +209,9 @@ class RunConfig(Section, frozen=True, kw_only=True):
     retry_delay: Span = timedelta(minutes=1)
     """How long Airflow waits before that."""
 
+    gaps: Literal["refuse", "fill"] = "refuse"
+    """What a run of an interval does where earlier ones are missing: it ends (9), or takes them in first."""
+
 
 class ReplayConfig(Section, frozen=True, kw_only=True):
     """Backfills: past intervals that are computed again, on a branch."""

@@ -309,7 +309,11 @@ def _make_tables(config: JobConfig, on_branch: JobConfig, branch: Branch, sinks:
         below = folder.at(uri).table().at(version)
         key = sinks[name].key if config.sinks[name].mode == "merge" else ()
         extra = [pa.field(DELETED, pa.bool_())] if key else []
-        columns = pa.schema([*map(plain_field, below.schema), *extra])
+        written = {column["name"] for column in sinks[name].schema["fields"]}
+        # What fills the other columns of a table stays with it.
+        fields = [plain_field(column) for column in below.schema]
+        fields = [column if column.name in written else column.with_nullable(True) for column in fields]
+        columns = pa.schema([*fields, *extra])
         store.create(columns, below.partition_columns, Base(uri, version, key).described())
 
 

@@ -67,6 +67,7 @@ from headrace.sinks.layout import folders_of
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NO_WRITERS, OutputFile, SparkWriters
 from headrace.sources.interval import timestamp_text
+from headrace.storage.delta_commits import APPEND_ONLY
 from headrace.storage.files import StagedFile, partition_text
 from headrace.storage.overlay import DELETED, OverlaySnapshot, own_rows, without
 from headrace.storage.refusals import doing
@@ -89,20 +90,24 @@ def promoted_sinks(job: OpenJob, own: OpenJob, checkpoint_id: int) -> dict[str, 
                 of_branch = own.folder.at(own.config.sinks[name].table_path).table().latest()
             except TableMissingError:
                 continue
+            written = to_schemas({name: table})[name]
             if job.config.sinks[name].mode == "append":
-                outputs[name] = [*_added_files(job, name, of_branch, checkpoint_id)]
+                outputs[name] = [*_added_files(job, name, of_branch, written, checkpoint_id)]
             else:
-                written = to_schemas({name: table})[name]
                 outputs[name] = [*_changes_file(job, name, of_branch, written, checkpoint_id)]
     return outputs
 
 
-def _added_files(job: OpenJob, name: str, of_branch: Snapshot, checkpoint_id: int) -> Iterator[OutputFile]:
+def _added_files(
+    job: OpenJob, name: str, of_branch: Snapshot, written: tuple[pa.Schema, tuple[str, ...]], checkpoint_id: int
+) -> Iterator[OutputFile]:
     """Copy the files that a branch has added to a sink into the folder of the job's sink, or their rows into the job's folder."""
     folder = job.folder.at(sink_of(job.config, name).store.uri)
     own = own_rows(of_branch)
-    if not job.stagings[name].in_table:
-        staged = job.folder.stage(f"outputs/{name}/{_file_name(job, name, checkpoint_id)}", own.read(of_branch.schema))
+    staging = job.stagings[name]
+    if not staging.in_table:
+        rows = own.read(_written_columns(of_branch, written))
+        staged = job.folder.stage(f"outputs/{name}/{_file_name(job, name, checkpoint_id)}", rows)
         yield OutputFile(staged.path, staged.rows, staged.size, apart=True)
         return
     for action in own.add_actions().to_pylist():
@@ -111,7 +116,12 @@ def _added_files(job: OpenJob, name: str, of_branch: Snapshot, checkpoint_id: in
         partition = {column: values[column] for column in of_branch.partition_columns}
         path = f"{folders_of(partition)}{_file_name(job, name, checkpoint_id)}"
         staged = folder.stage(path, rows)
-        yield OutputFile(staged.path, staged.rows, staged.size, partition)
+        yield OutputFile(staged.path, staged.rows, staged.size, partition, staging.form)
+
+
+def _written_columns(of_branch: Snapshot, written: tuple[pa.Schema, tuple[str, ...]]) -> pa.Schema:
+    """Return the columns of a table that the job writes: others stay as they are."""
+    return pa.schema([column for column in of_branch.schema if column.name in written[0].names])
 
 
 def _changes_file(
@@ -119,11 +129,7 @@ def _changes_file(
 ) -> Iterator[OutputFile]:
     """Stage changes that make a merge sink of the job equal to the branch's; nothing if both are equal."""
     live = job.folder.at(job.config.sinks[name].table_path).table().latest()
-    columns, key = written
-    schema = pa.schema(
-        [column for column in of_branch.schema if column.name in columns.names]
-    )  # others stay as they are
-    changes = _changes(live, of_branch, schema, list(key), job.folder)
+    changes = _changes(live, of_branch, _written_columns(of_branch, written), [*written[1]], job.folder)
     if len(changes):
         path = f"outputs/{name}/{_file_name(job, name, checkpoint_id)}"
         staged = job.folder.stage(path, changes)
@@ -328,6 +334,13 @@ class Promotion:
                     f"branch '{name}' cannot be promoted: somebody else has written to sink '{sink}' at "
                     f"{self.job.config.sinks[sink].path} since the fork (version {others[0]}), and that would be lost. Nothing was changed. "
                     f"{_anew(job, name)}"
+                )
+                raise SinkMismatchError(msg)
+            table = check.histories[sink].table
+            if table is not None and APPEND_ONLY in table.rules:
+                msg = (
+                    f"branch '{name}' cannot be promoted: the table of sink '{sink}' at {table.uri} has the rule {APPEND_ONLY}, and a promotion "
+                    "takes rows away. Nothing was changed. Drop the rule from the table (ALTER TABLE), and promote again."
                 )
                 raise SinkMismatchError(msg)
         if missing := behind(lineage, own.lineage.checkpoints):

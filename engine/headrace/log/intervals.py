@@ -31,15 +31,14 @@ def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> IntervalPla
     Raises `IntervalError` when `wanted` would leave a gap after the last checkpoint.
     """
     lineage = Lineage(checkpoints).checkpoints
-    position = position_of(lineage)
-    stands_at = _beginning(checkpoints) if position is None else position
+    stands_at = _stands_at(checkpoints, lineage)
     if stands_at is None or wanted.start == stands_at:
         return IntervalPlace()
     if wanted.start > stands_at:
         msg = (
             f"interval {wanted} would leave a gap: the job has taken in everything up to {timestamp_text(stands_at)}"
             f"{_restored_by_hand(lineage)}. Nothing was taken in. Run the interval that starts there first (--interval-start "
-            f"{timestamp_text(stands_at)})."
+            f"{timestamp_text(stands_at)}). Or let the run take in all that is missing first: --fill, or run.gaps: fill in the job's file."
         )
         raise IntervalError(msg)
     covered = [checkpoint for checkpoint in lineage if checkpoint.interval_end is not None]
@@ -54,6 +53,18 @@ def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> IntervalPla
     if (target := next(before, None)) is not None:
         return IntervalPlace(target.checkpoint_id)
     return IntervalPlace(next(checkpoint for checkpoint in covered if checkpoint.kind is Kind.BATCH).parent_id)
+
+
+def gap_before(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> Interval | None:
+    """Return what `wanted` would leave out behind the last checkpoint; None if nothing."""
+    stands_at = _stands_at(checkpoints, Lineage(checkpoints).checkpoints)
+    return None if stands_at is None or stands_at >= wanted.start else Interval(stands_at, wanted.start)
+
+
+def _stands_at(checkpoints: Sequence[Checkpoint], lineage: Sequence[Checkpoint]) -> int | None:
+    """Return the time from which the next interval must begin (ms); None: anywhere."""
+    position = position_of(lineage)
+    return _beginning(checkpoints) if position is None else position
 
 
 def intervals_of(lineage: Iterable[Checkpoint]) -> list[tuple[Interval, Checkpoint]]:

@@ -102,6 +102,9 @@ class SinkHistory:
             if checkpoint is not None and incarnation in {None, checkpoint.incarnation}:
                 self._published.setdefault(checkpoint.checkpoint_id, commit.version)
         self._is_known = self._is_known or bool(self._published)
+        oldest = min(self._published.values(), default=None)
+        if oldest is not None and self._start is not None and oldest < self._start:  # the claim came later
+            self._start = oldest - 1 if oldest > self._first else None
 
     def _begins_at(self, newest_first: Sequence[Commit], lineage: Lineage) -> int | None:
         """Return the version with which the sink began: the last take-over, without rows, else the first claim, with those of others."""

@@ -65,6 +65,10 @@ class RunEvents:
         """Say which checkpoint the run continues from."""
         self.tell("opened", f"continuing from checkpoint {checkpoint.checkpoint_id}")
 
+    def fills(self, missing: Interval, wanted: Interval) -> None:
+        """Say that a missing interval is taken in before the one of the run."""
+        self.tell("fill", f"interval {missing} is missing: it is taken in before {wanted}")
+
     def batch(self, checkpoint_id: int, taken: Slice) -> None:
         """Say which slice a micro-batch takes in."""
         last_files = ", ".join(taken.last_files.values())

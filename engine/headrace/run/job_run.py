@@ -21,7 +21,7 @@ from headrace.config import JobConfig
 from headrace.edits.migrate import settle_schemas
 from headrace.errors import ConfigError, HeadraceError, keep_committed
 from headrace.log.checkpoint import Checkpoint
-from headrace.log.intervals import place_of
+from headrace.log.intervals import gap_before, place_of
 from headrace.log.warnings import (
     passed_version_warnings,
     passed_versions,
@@ -156,15 +156,43 @@ class _Loop:
         self.replay = None if self.replay is None else self.replay.rest
 
 
-def _wanted(mode: str, batches: BatchSequence, intake: Intake) -> Wanted:
-    """Return what a run takes in. Raises `IntervalError` for an interval that leaves a gap, or is taken in and not done."""
+def _all_wanted(mode: str, batches: BatchSequence, intake: Intake) -> Iterator[Wanted]:
+    """Yield what a run takes in, each when the one before is taken in: missing intervals first, if it fills gaps, and then the one asked for.
+
+    Raises `IntervalError` for an interval that leaves a gap, or is taken in and not done.
+    """
     options = batches.options
     if mode == "caught_up":
-        return CaughtUp(options.end_of_input)
+        yield CaughtUp(options.end_of_input)
+        return
     intake.check_intervals({})
     if mode == "backfill":
-        return Backfill()
+        yield Backfill()
+        return
     interval = Interval.of(options.interval_start, options.interval_end)
+    if options.fill or batches.config.run.gaps == "fill":
+        for missing in _missing(interval, batches, intake):
+            batches.events.fills(missing, interval)
+            yield OneInterval(missing, is_done=False)
+    yield _one_interval(interval, batches, intake)
+
+
+def _missing(wanted: Interval, batches: BatchSequence, intake: Intake) -> list[Interval]:
+    """Return the intervals before the wanted one that are missing: as long as it is, or all in one where that cuts intervals of files."""
+    gap = gap_before(wanted, batches.job.checkpoints)
+    if gap is None:
+        return []
+    parts, known = gap.parts(wanted.end - wanted.start), batches.taken_in()
+    try:
+        for part in parts:  # a day of 23 hours, say
+            intake.check_cut(part, known)
+    except HeadraceError:
+        parts = [gap]
+    return parts
+
+
+def _one_interval(interval: Interval, batches: BatchSequence, intake: Intake) -> OneInterval:
+    options = batches.options
     is_done = place_of(interval, batches.job.checkpoints).restore_to is not None
     if is_done:
         refuse_unless_done(
@@ -178,6 +206,17 @@ def _wanted(mode: str, batches: BatchSequence, intake: Intake) -> Wanted:
     else:
         intake.check_cut(interval, batches.taken_in())
     return OneInterval(interval, is_done)
+
+
+def _run_all(mode: str, batches: BatchSequence, intake: Intake, ending: Ending) -> StoppedBecause:
+    """Take in all that a run wants; return the reason to stop. An interval that was not taken in whole is the last one."""
+    reason: StoppedBecause = "done"
+    for wanted in _all_wanted(mode, batches, intake):
+        is_last = not isinstance(wanted, OneInterval) or wanted.interval.end == batches.options.interval_end
+        reason = _Loop(batches, intake, wanted, ending if is_last else None).run()
+        if not is_last and reason != "interval":
+            break
+    return reason
 
 
 def run_on(
@@ -228,7 +267,7 @@ def run_on(
         calls = UnansweredCalls(batches)
         with _ended(batches):
             with ended_by_sigterm(batches.stop):
-                reason = _Loop(batches, intake, _wanted(mode, batches, intake), ending).run()
+                reason = _run_all(mode, batches, intake, ending)
             calls.refuse(reason)
             if mode == "caught_up" and not batches.limit():
                 events.ahead(intake.waiting)

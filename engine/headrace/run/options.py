@@ -33,6 +33,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     recompute: int | None = None
     """Somebody asked at this time (ms) to compute the interval again: only what was committed later counts as done. None: nobody did."""
 
+    fill: bool = False
+    """Take in missing intervals before the one of the run, whatever the job's file says (`run.gaps`)."""
+
     allow_effects: bool = False
     """On a branch, also call services that the job's file marks with `effects`."""
 

@@ -122,13 +122,14 @@ class TaskOutput:
         staging = self._batch.staging(sink)
         rows, columns = staging.fitted(rows), staging.partition_by
         if not staging.in_table:
+            check_partition_values(rows, columns)
             self._stage_apart(sink, rows)
             return
         check_folder_names(rows, columns, is_merged=sink not in self._batch.folders)
         for partition, part in by_partition(rows, columns):
             name = f"{folders_of(partition)}{self._file_name()}"
             staged = self._batch.folder.at(self._batch.sinks[sink]).stage(name, part)
-            self._output(sink, OutputFile(staged.path, staged.rows, staged.size, partition))
+            self._output(sink, OutputFile(staged.path, staged.rows, staged.size, partition, staging.form))
 
     def changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         """Stage a materializer's changes: for a merge, or as a log of changes if the sink is append-only.

@@ -11,9 +11,11 @@ import msgspec
 import pyarrow as pa
 from pyarrow import fs
 
+from headrace import clock
 from headrace.config import JobConfig
 from headrace.errors import StorageError
 from headrace.names import counted
+from headrace.records.value_arrays import UnfitRecord
 from headrace.sinks.layout import layout_problems
 from headrace.sinks.sink import (
     NEVER,
@@ -30,6 +32,7 @@ from headrace.sinks.table_fit import Staging, TableFit
 from headrace.storage.delta_commits import APPEND_ONLY
 from headrace.storage.files import StagedFile
 from headrace.storage.overlay import OverlaySnapshot, changes_of_branch, own_rows
+from headrace.storage.refusals import TableRefusedError
 from headrace.storage.storage import Storage
 from headrace.storage.table import LOG, OWNER, Claim, CommitInfo, Snapshot, TableMissingError, TableStore, Transaction
 from headrace.tables.folder import JobFolder
@@ -249,15 +252,30 @@ class DeltaTableSink:
         # Checked at each write: a restored table has the columns of its old version again.
         parent, names = self._with_columns(table)
         if not self.only_appends:
-            self.store.merge(parent, self._changes(table, names, files), self.keys, self._info(publication))
-        elif self.fit(table).takes_files and not any(file.apart for file in files):
+            changes = self._fitted(table, self._changes(names, files))
+            self.store.merge(parent, changes_of_branch(table, changes), self.keys, self._info(publication))
+        elif self._takes(table, files):
             self.store.append(parent, self.schema, _staged(files), self._info(publication))
-        else:  # a file of the table would add rows that break a rule, or columns under other names
-            self.store.append_rows(parent, self._rows_of(table, files), self._info(publication), is_checked=True)
+        else:  # a file of the table would add rows that break a rule, columns under other names, or values of other types
+            rows = self._fitted(table, self._rows_of(files))
+            self.store.append_rows(parent, rows, self._info(publication), is_checked=True)
+
+    def _takes(self, table: Snapshot, files: Sequence[OutputFile]) -> bool:
+        """Return whether staged files can become files of the table as it is now: it may have changed since they were staged."""
+        staging = self.fit(table).staging
+        return staging.in_table and all(not file.apart and file.form in {"", staging.form} for file in files)
+
+    def _fitted(self, table: Snapshot, rows: pa.Table) -> pa.Table:
+        """Return staged rows in the types that the table has now. Raises `TableRefusedError` for a value that it cannot hold any more."""
+        try:
+            return self.fit(table).staging.fitted(rows)
+        except UnfitRecord as error:
+            msg = f"{error.field} {error.why}: the table has changed since the rows were staged"
+            raise TableRefusedError(msg) from error
 
     def _spark_writer(self, table: Snapshot, files: Sequence[OutputFile], publication: Publication) -> WriteRows | None:
         """Return the writer of Spark where it is needed, or is faster. Raises `StorageError` where it is needed and not there."""
-        if isinstance(table, OverlaySnapshot):
+        if isinstance(table, OverlaySnapshot):  # the table of a branch
             return None
         if needed := self.needs_spark(table):
             if self.writers.write is None:
@@ -273,31 +291,41 @@ class DeltaTableSink:
     def _rows_for_spark(self, table: Snapshot, files: Sequence[OutputFile], publication: Publication) -> SparkRows:
         return SparkRows(
             uri=self.uri,
-            files=tuple(self._folder_of(file).within(file.path) for file in files),
+            files=self._whole_files(files, publication),
             transaction=Transaction(self.app_id, publication.checkpoint_id),
             keys=self.keys,
             variants=self.fit(table).form.variants,
         )
 
+    def _whole_files(self, files: Sequence[OutputFile], publication: Publication) -> tuple[str, ...]:
+        """Return the URIs of staged files with all columns: files of a table lack those of its partitions, and are staged once more."""
+        whole = [file for file in files if not file.partition]
+        uris = [self._folder_of(file).within(file.path) for file in whole]
+        if len(whole) < len(files):
+            name = f"outputs/{self.name}/{publication.checkpoint_id:010d}-whole-{clock.unique_id()[:12]}.parquet"
+            rows = self._rows_of([file for file in files if file.partition])
+            uris.append(self.folder.within(self.folder.stage(name, rows).path))
+        return tuple(uris)
+
     def needs_spark(self, table: Snapshot, /) -> tuple[str, ...]:
         """Return the features of the table for which only Spark writes rows, in words; without any, no Spark is needed."""
-        return self.fit(table).needs_spark
+        return () if isinstance(table, OverlaySnapshot) else self.fit(table).needs_spark
 
-    def _changes(self, table: Snapshot, names: Sequence[str], files: Sequence[OutputFile]) -> pa.Table:
+    def _changes(self, names: Sequence[str], files: Sequence[OutputFile]) -> pa.Table:
         """Read staged changes, with nulls in columns that the pipeline did not have when they were staged."""
         changes = pa.concat_tables([self.folder.parquet(file.path) for file in files])
         for name in names:
             if name not in changes.schema.names and name in self.schema.names:
                 changes = changes.append_column(name, pa.nulls(len(changes), self.schema.field(name).type))
-        return changes_of_branch(table, changes)
+        return changes
 
-    def _rows_of(self, table: Snapshot, files: Sequence[OutputFile]) -> pa.Table:
+    def _rows_of(self, files: Sequence[OutputFile]) -> pa.Table:
         """Read the staged rows of an append, with the values of partition columns, which files of the table lack."""
-        parts, columns = [], table.schema
+        parts = []
         for file in files:
             rows = self._folder_of(file).parquet(file.path)
             for name, text in file.partition.items():
-                value = pa.scalar(text, pa.string()).cast(columns.field(name).type)
+                value = pa.scalar(text, pa.string()).cast(self.schema.field(name).type)
                 rows = rows.append_column(name, pa.repeat(value, len(rows)))
             parts.append(rows.select([name for name in self.schema.names if name in rows.schema.names]))
         return pa.concat_tables(parts)
@@ -326,14 +354,14 @@ class DeltaTableSink:
         between them the next try makes both.
         """
         self._check_staged(files, publication.checkpoint_id)
-        fit = self.fit(table)
-        if fit.takes_files and fit.form.has_plain_files and not any(file.apart for file in files):
+        if self._takes(table, files) and table.form.has_plain_files:
             parent, _ = self._with_columns(table)
             self.store.rewind(parent, version, self.schema, _staged(files), self._info(publication))
             return
         self._spark_writer(table, files, publication)  # raises before anything is changed
         if version != table.version:
-            self.store.restore(table.version, version)
+            # Without the position: the second commit has it. But it is the job's, and not somebody else's.
+            self.store.restore(table.version, version, CommitInfo(published_by=self._info(publication).published_by))
         self.write(self.latest(), files, publication) if files else self.record(self.latest(), publication)
 
     def _with_columns(self, table: Snapshot) -> tuple[int, list[str]]:

@@ -31,6 +31,8 @@ class OutputFile(msgspec.Struct, frozen=True):
     size: int
     partition: dict[str, str | None] = {}
     """Value of each partition column, as text in Delta's log."""
+    form: str = ""
+    """Form in which it was staged for its table (`Staging.form`)."""
     apart: bool = False
     """True: it lies in the job's folder, although rows are only added: its rows are written to the table, not the file itself."""
 

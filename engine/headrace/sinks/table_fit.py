@@ -6,6 +6,8 @@ its types, and a value that a column cannot hold as it is ends the run, with the
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +37,11 @@ class Staging(msgspec.Struct, frozen=True, omit_defaults=True):
     narrowed: dict[str, Any] = {}
     """Columns that have other types in the table than in the pipeline, with those of the table, as in Delta's log."""
 
+    @property
+    def form(self) -> str:
+        """Return a text that only stagings of the same form have."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:_DIGITS]
+
     def fitted(self, rows: pa.Table) -> pa.Table:
         """Return rows in the table's types. Raises `UnfitRecord` for a value that a column of the table cannot hold."""
         for column in from_logged(self.narrowed) if self.narrowed else ():
@@ -43,6 +50,7 @@ class Staging(msgspec.Struct, frozen=True, omit_defaults=True):
         return rows
 
 
+_DIGITS: Final = 16
 PLAIN: Final = Staging()
 
 
@@ -103,7 +111,8 @@ class TableFit:
     def misfits(self) -> Iterator[tuple[pa.Field, pa.DataType]]:
         """Yield each written column whose values the table's column cannot hold, with the table's type."""
         for column, kind in self._shared:
-            if not (kind == column.type or self._is_variant(column) or is_cast(kind, column.type)):
+            is_rounded = column.name in self.keys and pa.types.is_floating(kind)  # two keys could become one
+            if not (kind == column.type or self._is_variant(column) or (is_cast(kind, column.type) and not is_rounded)):
                 yield column, kind
 
     @property
@@ -153,9 +162,12 @@ class TableFit:
         return column.name in self.form.variants and column.type == pa.string()
 
 
-_KINDS_OF_VALUES = (
-    lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind),
-    pa.types.is_temporal,
+_KINDS_OF_VALUES: Final = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_timestamp,
+    pa.types.is_date,
     lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind),
     lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind),
 )
@@ -164,18 +176,35 @@ _KINDS_OF_VALUES = (
 def is_cast(table: pa.DataType, written: pa.DataType) -> bool:
     """Return whether a column of a table can hold written values as they are, if they are in its range.
 
-    Numbers stay numbers, and times stay times; lists, maps and structs hold such ones, and structs have the same fields.
+    Numbers stay numbers, and a day may become a time. Within lists, maps and structs each kind of value stays what it is, keys of maps
+    are not rounded, and structs have the same fields.
     """
+    if all(map(_is_number, (table, written))) or (pa.types.is_timestamp(table) and pa.types.is_date(written)):
+        return True
+    return _is_width(table, written)
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _is_width(table: pa.DataType, written: pa.DataType) -> bool:
+    """Return whether two types are of one kind, in other widths."""
     if pa.types.is_struct(table) and pa.types.is_struct(written):
         fields = {field.name: field.type for field in written}
         return fields.keys() == {field.name for field in table} and all(
-            is_cast(field.type, fields[field.name]) for field in table
+            _is_width(field.type, fields[field.name]) for field in table
         )
     if pa.types.is_map(table) and pa.types.is_map(written):
-        return is_cast(table.key_type, written.key_type) and is_cast(table.item_type, written.item_type)
+        is_rounded = pa.types.is_floating(table.key_type) and table.key_type != written.key_type
+        return (
+            not is_rounded
+            and _is_width(table.key_type, written.key_type)
+            and _is_width(table.item_type, written.item_type)
+        )
     if pa.types.is_list(table) and pa.types.is_list(written):
-        return is_cast(table.value_type, written.value_type)
-    return table == written or any(is_kind(table) and is_kind(written) for is_kind in _KINDS_OF_VALUES)
+        return _is_width(table.value_type, written.value_type)
+    return bool(table == written or any(is_kind(table) and is_kind(written) for is_kind in _KINDS_OF_VALUES))
 
 
 def _fitted(values: pa.ChunkedArray, column: pa.Field) -> pa.ChunkedArray:
@@ -219,6 +248,9 @@ _MOST_DIGITS: Final = 76
 
 def _changed(values: pa.ChunkedArray, fitted: pa.ChunkedArray) -> int | None:
     """Return the place of the first value that is another one now; None without one. A number may be rounded to a shorter float."""
+    if pa.types.is_nested(fitted.type):
+        pairs = zip(values.to_pylist(), fitted.to_pylist(), strict=True) if _has_floats(fitted.type) else ()
+        return next((place for place, pair in enumerate(pairs) if _infinities(pair[0]) != _infinities(pair[1])), None)
     if pa.types.is_floating(fitted.type):
         wrong = pc.and_(pc.is_finite(values.cast(pa.float64())), pc.invert(pc.is_finite(fitted)))
         if not pa.types.is_floating(values.type):
@@ -229,6 +261,21 @@ def _changed(values: pa.ChunkedArray, fitted: pa.ChunkedArray) -> int | None:
         return None
     place: int = pc.index(pc.fill_null(wrong, False), True).as_py()
     return None if place < 0 else place
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    if not pa.types.is_nested(kind):
+        return bool(pa.types.is_floating(kind))
+    return any(_has_floats(kind.field(place).type) for place in range(kind.num_fields))
+
+
+def _infinities(value: Any) -> int:
+    """Return the number of infinite floats in a value."""
+    if isinstance(value, Mapping):
+        return sum(map(_infinities, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(_infinities, value))
+    return int(isinstance(value, float) and math.isinf(value))
 
 
 def _sql_type(column: pa.Field) -> str:

@@ -44,6 +44,11 @@ class Interval:
             return None
         return cls(round(first.timestamp() * 1000), round(last.timestamp() * 1000))
 
+    def parts(self, length: int) -> list[Interval]:
+        """Return the intervals of this length (ms) that it consists of, the last one maybe shorter."""
+        starts = range(self.start, self.end, length)
+        return [Interval(start, min(start + length, self.end)) for start in starts]
+
     def __str__(self) -> str:
         """Return text such as `2013-01-05 to 2013-01-06`, with a time of day only if it is not midnight."""
         return f"{timestamp_text(self.start)} to {timestamp_text(self.end)}"

@@ -546,7 +546,8 @@ class DeltaStore:
 
     def _own_commits(self, parent: int) -> OwnCommits | None:
         """Return the writer of commits without rows to a table that deltalake cannot commit to; None for any other table."""
-        if not form_of(self._open(parent)).needs_spark:
+        form = form_of(self._open(parent))
+        if form.takes_commits and not (form.needs_spark and is_on_local_disk(self.uri)):
             return None
         self.sync_commit(parent)
         return OwnCommits(self._files)

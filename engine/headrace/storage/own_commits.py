@@ -26,6 +26,7 @@ from headrace.storage.refusals import StoreError, TableRefusedError
 from headrace.storage.schemes import make_folder, sync_path
 from headrace.storage.table import LOG, CommitInfo, VersionTakenError, commit_file
 
+_APPEND_ONLY: Final = "delta.appendOnly"
 _IN_COMMIT_TIMES: Final = "delta.enableInCommitTimestamps"
 _KEPT: Final = ("path", "partitionValues", "size", "deletionVector", "baseRowId", "defaultRowCommitVersion")
 """Parts of an added file that the action which removes it repeats."""
@@ -46,8 +47,12 @@ class OwnCommits:
         return self._commit(parent, {"operation": "WRITE", "operationParameters": {"mode": "Append"}}, (), info)
 
     def empty(self, parent: int, info: CommitInfo) -> int:
-        """Remove all rows; return the new version. Raises `VersionTakenError`."""
-        removed = map(_removal, self._state(parent).files.values())
+        """Remove all rows; return the new version. Raises `VersionTakenError`, and `TableRefusedError` where rows only come."""
+        now = self._state(parent)
+        if str(now.configuration.get(_APPEND_ONLY, "false")).lower() == "true":
+            msg = f"{self.table.uri} is append-only ({_APPEND_ONLY})"
+            raise TableRefusedError(msg)
+        removed = map(_removal, now.files.values())
         return self._commit(parent, {"operation": "WRITE", "operationParameters": {"mode": "Overwrite"}}, removed, info)
 
     def restore(self, parent: int, target: int, info: CommitInfo) -> int:
@@ -60,6 +65,11 @@ class OwnCommits:
         if lost := sorted(self._lost(returned)):
             msg = f"file {lost[0]} of version {target} of {self.table.uri} is gone: it cannot be restored"
             raise StoreError(msg)
+        if any("baseRowId" in file for file in now.files.values()) and not all(
+            "baseRowId" in file for file in returned
+        ):
+            msg = f"{self.table.uri} tracks its rows, and files of version {target} are older than that"
+            raise TableRefusedError(msg)
         metadata = [] if then.metadata == now.metadata else [{"metaData": then.metadata}]
         removed = (_removal(file) for identity, file in now.files.items() if identity not in then.files)
         added = ({"add": {**file, "dataChange": True}} for file in returned)
@@ -87,8 +97,7 @@ class OwnCommits:
         return parent + 1
 
     def _has_times(self, version: int) -> bool:
-        metadata = self._state(version).metadata
-        return str((metadata.get("configuration") or {}).get(_IN_COMMIT_TIMES, "false")).lower() == "true"
+        return str(self._state(version).configuration.get(_IN_COMMIT_TIMES, "false")).lower() == "true"
 
     def _time_after(self, parent: int, now: int) -> int:
         """Return the time of the next commit: the times of a table's commits always grow."""
@@ -149,6 +158,12 @@ class OwnCommits:
 class _State:
     files: Mapping[tuple[Any, ...], Action]
     metadata: Action
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """Return the properties of the table."""
+        configuration: Mapping[str, Any] = self.metadata.get("configuration") or {}
+        return configuration
 
 
 def _plain(value: Any) -> Any:

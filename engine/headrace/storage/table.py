@@ -209,6 +209,9 @@ class TableForm:
     needs_spark: tuple[str, ...] = ()
     """Features and columns for which only Spark writes rows, in words; without any, deltalake does."""
 
+    takes_commits: bool = True
+    """Whether deltalake can commit to it at all."""
+
     beyond: tuple[str, ...] = ()
     """Features for which nobody but the table's owner writes rows, each with the reason."""
 

@@ -38,6 +38,7 @@ _BEYOND: Final = {
 _GENERATED: Final = "delta.generationExpression"
 _IDENTITY: Final = "delta.identity.start"
 _DEFAULT: Final = "CURRENT_DEFAULT"
+_LENGTH: Final = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 def form_of(table: DeltaTable) -> TableForm:
@@ -49,10 +50,19 @@ def form_of(table: DeltaTable) -> TableForm:
     identities = frozenset(column["name"] for column in fields if _IDENTITY in _metadata(column))
     generated = frozenset(column["name"] for column in fields if _GENERATED in _metadata(column))
     defaults = frozenset(column["name"] for column in fields if _DEFAULT in _metadata(column))
-    of_columns = {"VARIANT": variants, "identity": identities}
+    times = {column["name"] for column in fields if column["type"] == "timestamp"}
+    of_columns = {
+        "VARIANT": variants,
+        "identity": identities,
+        "CHAR or VARCHAR": {column["name"] for column in fields if _LENGTH in _metadata(column)},
+        # deltalake writes their values without a zone, and Spark reads them in that of the session.
+        "partitions by times": times & {*table.metadata().partition_columns},
+    }
+    others = features - _BY_DELTALAKE - _OF_NO_WRITER - _BEYOND.keys()
     return TableForm(
+        takes_commits=not (others or identities or features & _BEYOND.keys()),
         needs_spark=(
-            *sorted(features - _BY_DELTALAKE - _OF_NO_WRITER - _BEYOND.keys()),
+            *sorted(others),
             *(f"{kind} ({', '.join(sorted(names))})" for kind, names in of_columns.items() if names),
         ),
         beyond=tuple(f"{name}: {_BEYOND[name]}" for name in sorted(features & _BEYOND.keys())),

@@ -244,14 +244,14 @@ class DeltaTableSink:
         when the storage refuses.
         """
         self._check_staged(files, publication.checkpoint_id)
-        if (write := self._spark_writer(table, files, publication)) is not None:
+        write = self._spark_writer(table, files, publication)
+        # Checked at each write: a restored table has the columns of its old version again.
+        parent, names = self._with_columns(table)
+        if write is not None:
             write(self._rows_for_spark(table, files, publication))
             for version in range(table.version, self.latest().version):
                 self.store.sync(version + 1)
-            return
-        # Checked at each write: a restored table has the columns of its old version again.
-        parent, names = self._with_columns(table)
-        if not self.only_appends:
+        elif not self.only_appends:
             changes = self._fitted(table, self._changes(names, files))
             self.store.merge(parent, changes_of_branch(table, changes), self.keys, self._info(publication))
         elif self._takes(table, files):

@@ -34,15 +34,18 @@ class JsonRows:
         of_file: bool = True,
         given: Mapping[str, Any] = MappingProxyType({}),
         are_decoded: bool = False,
+        own_kinds: bool = False,
     ) -> None:
         """Make a decoder to these columns of the source's rows. Rows `of_file` may refuse their file as a whole.
 
         `given` has the values of members that an object may lack. Objects that `are_decoded` are dicts in place of texts.
+        With `own_kinds`, the kind of a row that stands in its object is before one beside it, as all else of the row is.
         """
         self._given = given
         self._node, self._columns, self._of_file = node, columns, of_file
         self._kind = "" if node.row_kind is None else stored_name(columns, node.row_kind)
         self._has_kind_of_its_own = self._kind in {column.name for column in columns} - {*node.record.__struct_fields__}
+        self._beside_first = None if own_kinds else self._kind
         # The first name of a path is decoded as well: an object has its value under the whole name, or else under the path.
         self._names = [*dict.fromkeys(name for column in columns for name in (column.stored, *column.path[:1]))]
         is_plain = not (are_decoded or any(map(_NO_NAMES.search, self._names)))
@@ -75,7 +78,7 @@ class JsonRows:
         within = {name: of_column for name, of_column in values.items() if name not in beside}
         self._refuse_near_names(texts, within, problems, place)
         for name, of_column in beside.items():  # a column of the row itself stands before what is beside it
-            own = values[name] if name != self._kind else [MISSING] * len(of_column)
+            own = values[name] if name != self._beside_first else [MISSING] * len(of_column)
             values[name] = [
                 other if value is MISSING or text is None else value
                 for value, other, text in zip(own, of_column, texts, strict=True)

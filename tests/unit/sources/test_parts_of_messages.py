@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from headrace import COMPACTED, Pipeline, Struct, Timestamp, field
+from headrace import COMPACTED, DEBEZIUM, Pipeline, Struct, Timestamp, field
 from headrace.errors import ConfigError
 from headrace.testing import MemoryTopic, PipelineHarness
 from tests.jobs.schema_registry import Registry, avro, framed, running
@@ -148,6 +148,39 @@ def test_tombstones_of_unknown_keys_may_be_dropped():
     h.run()
     assert [(row.id, row.email) for row in h.sink("out")] == [(9, "x")]
     assert quarantine(h) == []
+
+
+class Flat(Struct, frozen=True):
+    id: int
+    at: Timestamp
+
+
+@pytest.mark.parametrize(
+    ("kinds", "source"),
+    [
+        (DEBEZIUM, {}),
+        (DEBEZIUM, {"on_tombstone": "delete", "keys": "json"}),
+        ({"field": "__op", "c": "+U", "d": "-D"}, {"on_tombstone": "skip"}),
+    ],
+)
+def test_flattened_events_say_their_own_kinds(kinds, source):
+    stream = Pipeline("read").source("rows", Flat, event_time="at", row_kind=kinds)
+    stream = stream.normalize("latest", key=("id",), drops_unmatched=True).upsert_materialize(
+        "table", primary_key=("id",)
+    )
+    topic = MemoryTopic("shop.rows")
+    h = PipelineHarness(stream.sink("out"), topics={"rows": topic}, job={"sources": {"rows": source}})
+    events = [(1, 1_000, "c"), (2, 2_000, "c"), (1, 3_000, "d")]
+    topic.append([{"id": number, "at": at, "__op": op} for number, at, op in events])
+    h.run()
+    assert (h.sink("out"), quarantine(h)) == ([Flat(2, 2_000)], [])
+
+
+def test_compacted_topics_take_no_kinds_from_values():
+    h, topic = harness(Customer, key=("id",), keys="json")
+    topic.append([{"id": 1, "email": "a", "__op": "d"}], key=b'{"id": 1}', timestamp=1)
+    h.run()
+    assert [(row.id, row.email) for row in h.sink("out")] == [(1, "a")]
 
 
 class Named(Struct, frozen=True):

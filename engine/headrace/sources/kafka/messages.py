@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.api.changelog import COMPACTED
 from headrace.api.graph import SourceNode
 from headrace.config import EventOptions, SourceConfig
 from headrace.records.foreign_values import readable
@@ -59,6 +60,12 @@ def _place(_: int) -> str:
     return _VALUE
 
 
+def _is_compacted(node: SourceNode) -> bool:
+    """Return whether messages alone say the kinds of rows, so that a member of the same name says nothing of them."""
+    kinds = {value: kind.symbol for value, kind in node.kinds}
+    return {"field": node.row_kind, **kinds} == COMPACTED
+
+
 class MessageReader:
     """Decoder of one source's messages to rows of its record."""
 
@@ -75,7 +82,8 @@ class MessageReader:
         self._keys = Payloads(messages.keys, store, (), as_objects=feed is None)
         self._around = Around(columns)
         self._needs_keys = feed is not None or as_objects or self._around.has_key
-        self._rows = JsonRows(node, columns, of_file=False, are_decoded=self._values.are_objects)
+        own_kinds = feed is None and not (as_objects and _is_compacted(node))
+        self._rows = JsonRows(node, columns, of_file=False, are_decoded=self._values.are_objects, own_kinds=own_kinds)
         self._envelope = None if feed is None else Envelope(feed, node, columns)
 
     def read(self, table: pa.Table) -> DecodedRows:

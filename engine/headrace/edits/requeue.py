@@ -171,7 +171,7 @@ def count_requeued(requeued: Mapping[str, Sequence[RequeuedRows]]) -> dict[str, 
 
 
 def _check_same(name: str, file: SourceFile, rows: FileRows, number: int, raw: str | None) -> None:
-    if number >= rows.table.num_rows or rows.raw(number) != raw:
+    if not rows.has(number, raw):
         raise _changed(name, file, number)
 
 

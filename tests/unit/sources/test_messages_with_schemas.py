@@ -6,10 +6,13 @@ import datetime as dt
 import io
 import json
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated
 from uuid import UUID
 
 import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace import Digits, NaiveDatetime, Pipeline, Struct, Timestamp, TimestampMicros, field
@@ -291,6 +294,30 @@ def test_unknown_schema_is_asked_for_again(registry):
     requeue(job.harness.config, "again")
     assert job.took() == [Order(1, "ann", 1_000), Order(2, "ann", 2_000, 3)]
     assert job.quarantine() == []
+
+
+def test_message_is_requeued_once_its_schema_is_stored(registry):
+    job, number = Orders(registry), registry.add(ORDER)
+    job.topic.append([avro(number, ORDER, row(1)), avro(7, ORDER, row(2))], headers={"trace": b"\xff"})
+    job.took()
+    registry.add(ORDER, 7)
+    job.topic.append([avro(7, ORDER, row(3))])
+    assert job.took() == [Order(1, "ann", 1_000), Order(3, "ann", 3_000)]
+    requeue(job.harness.config, "again")
+    assert [order.id for order in job.took()] == [1, 2, 3]
+    assert job.quarantine() == []
+
+
+def test_requeue_refuses_another_message(registry):
+    job = Orders(registry)
+    job.topic.append([avro(7, ORDER, row(1))])
+    job.took()
+    (landed,) = JobFolder.of(job.harness.config).below("landed/rows").files()
+    place = Path(JobFolder.of(job.harness.config).below("landed/rows").uri) / landed
+    messages = pq.ParquetFile(place).read()
+    pq.write_table(messages.set_column(messages.schema.get_field_index("offset"), "offset", pa.array([5])), place)
+    with pytest.raises(SourceError, match="is not the row that was refused"):
+        requeue(job.harness.config, "again")
 
 
 @pytest.mark.parametrize(

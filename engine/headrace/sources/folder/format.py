@@ -57,6 +57,10 @@ class RowDecoder(Protocol):
         """Return where rows of a table are in their source, for messages."""
         ...
 
+    def is_row(self, table: pa.Table, position: int, raw: str) -> bool:
+        """Return whether a row is the one of which the quarantine has this text."""
+        ...
+
 
 class RowsBefore(NamedTuple):
     """Facts of the rows that a Spark transform took: their file, and the numbers of refused rows and of doubtful times among them."""
@@ -87,6 +91,14 @@ class FileRows:
     def raw(self, number: int) -> str:
         """Return a row as the quarantine stores it: its text, or a JSON object of its columns."""
         return raw_row(self.table, number) if self.texts is None else self.texts(number)
+
+    def has(self, number: int, raw: str | None) -> bool:
+        """Return whether a row has this number, and is the one of which the quarantine has this text."""
+        if number >= self.table.num_rows:
+            return False
+        if self.decoder is None or raw is None:
+            return self.raw(number) == raw
+        return self.decoder.is_row(self.table, number, raw)
 
 
 class FileFormat(Protocol):

@@ -56,6 +56,23 @@ def read_messages(file: Storage) -> pa.Table:
     return pq.ParquetFile(file.open()).read()
 
 
+class _Around(msgspec.Struct, frozen=True):
+    """Message in the quarantine, without its key and its value."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: Any
+    headers: Any
+
+
+def _around(raw: str) -> _Around | None:
+    try:
+        return msgspec.json.decode(raw, type=_Around)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
 def _place(_: int) -> str:
     return _VALUE
 
@@ -132,6 +149,14 @@ class MessageReader:
         row = {name: readable(column[position]) for name, column in zip(table.schema.names, table.columns, strict=True)}
         shown = {name: payloads.shown(row[name]) for name, payloads in (("key", self._keys), ("value", self._values))}
         return msgspec.json.encode(row | shown, enc_hook=str).decode()
+
+    def is_row(self, table: pa.Table, position: int, raw: str) -> bool:
+        """Return whether a message is the one of a text that `raw` has returned: one at the same offset, of the same time and headers.
+
+        How keys and values are shown depends on the schemas that are known: a message may be requeued because its schema is now.
+        """
+        around = _around(raw)
+        return around is not None and around == _around(self.raw(table, position))
 
     def places(self, table: pa.Table, positions: Sequence[int]) -> Sequence[str]:
         """Return where messages are in their topic, as TOPIC-PARTITION@OFFSET."""

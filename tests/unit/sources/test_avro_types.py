@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import Struct, Timestamp
+from headrace import NaiveDatetime, Struct, Timestamp, TimestampMicros
 from tests.unit.sources.drawn_tables import read_avro
 from tests.unit.sources.source_reading import avro_bytes, read_bytes
 from tests.unit.support.fuzzing import examples
@@ -67,6 +68,25 @@ VALUE = {"n": 1, "next": {"n": 2, "next": {"n": 3, "next": None}}}
 
 def tree_file(kind: Any, value: Any) -> bytes:
     return avro_bytes({"id": "string", "at": "long", "tree": kind}, [{"id": "a", "at": 1, "tree": value}])
+
+
+@pytest.mark.parametrize(
+    ("kind", "logical"),
+    [
+        (TimestampMicros, "timestamp-millis"),
+        (dt.datetime, "timestamp-millis"),
+        (NaiveDatetime, "local-timestamp-millis"),
+        (Timestamp, "timestamp-millis"),
+    ],
+)
+def test_times_beyond_all_years_are_bad_rows(kind, logical):
+    record = msgspec.defstruct("Far", [("at", Timestamp), ("far", kind)], bases=(Struct,), frozen=True)
+    types = {"at": "long", "far": {"type": "long", "logicalType": logical}}
+    content = avro_bytes(types, [{"at": 5, "far": far} for far in (2**63 - 1, 1, -(2**63))])
+    outcome = read_bytes("avro", content, record)
+    assert [row.at for row in outcome.records if row is not None] == [5]
+    why = "which is outside the years 1 to 9999"
+    assert [why in error for error in outcome.errors.values()] == [True, True]
 
 
 def test_recursive_types_are_refused_by_name():

@@ -7,6 +7,7 @@ import sys
 from decimal import Decimal
 from typing import Annotated
 
+import msgspec
 import pytest
 from google.protobuf import descriptor_pb2, duration_pb2, struct_pb2, timestamp_pb2, wrappers_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -281,6 +282,16 @@ def test_types_of_protobuf_are_types_of_fields(registry):
         Typed(5_000_000, None, None, None, "NONE", b"", [], [], None, None, 0.0, False, None, None, None, ""),
     ]
     assert job.quarantine() == []
+
+
+@pytest.mark.parametrize("kind", [TimestampMicros, dt.datetime, Timestamp])
+@pytest.mark.parametrize("seconds", [10**13, -(2**63)])
+def test_times_beyond_all_years_are_bad_rows(registry, kind, seconds):
+    record = msgspec.defstruct("Far", [("at", kind)], bases=(Struct,), frozen=True)
+    job, number = Orders(registry, record), register(registry, ORDER)
+    job.topic.append([written(number, order(ORDER, at)) for at in (1, seconds)])
+    assert len(job.took()) == 1
+    assert job.quarantine() == [f"at is {seconds}000 ms since 1970, which is outside the years 1 to 9999"]
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,8 @@ class Time(Integer):
         number, is_finer = timestamp.in_units(self._per_second)
         if is_finer and not self.floors:
             raise UnfitValue(f"is {shown_plain(value)}{self._finer_why}", of_file=True)
+        if number not in _INT64:  # Arrow has none such; `fit` refuses others outside the calendar
+            raise UnfitValue(f"is {timestamp.in_units(1_000)[0]} ms since 1970, {OUTSIDE}")
         return number
 
     def fit(self, array: pa.Array, problems: Problems) -> pa.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import sys
 from decimal import Decimal
@@ -9,12 +10,14 @@ from typing import Annotated
 
 import msgspec
 import pytest
-from google.protobuf import descriptor_pb2, duration_pb2, struct_pb2, timestamp_pb2, wrappers_pb2
+from google.protobuf import descriptor_pb2, duration_pb2, json_format, struct_pb2, timestamp_pb2, wrappers_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from headrace import Digits, Pipeline, Struct, Timestamp, TimestampMicros, field
 from headrace.errors import ConfigError
+from headrace.sources.kafka.protobuf import protobuf_reader
+from headrace.sources.kafka.schemas import RegisteredSchema
 from headrace.testing import MemoryTopic, PipelineHarness
 from tests.jobs.schema_registry import Registry, avro, framed, running
 
@@ -282,6 +285,51 @@ def test_types_of_protobuf_are_types_of_fields(registry):
         Typed(5_000_000, None, None, None, "NONE", b"", [], [], None, None, 0.0, False, None, None, None, ""),
     ]
     assert job.quarantine() == []
+
+
+FREE = schema(
+    "free.proto",
+    {
+        "Free": {
+            "id": "int64",
+            "counts": "map int64",
+            "free": ".google.protobuf.Struct",
+            "any": ".google.protobuf.Value",
+            "list": ".google.protobuf.ListValue",
+        }
+    },
+    imports=["google/protobuf/struct.proto"],
+)
+
+
+class Free(Struct, frozen=True):
+    id: int
+    at: Timestamp = field(name="__timestamp")
+
+
+def read(file, message):
+    compiled = RegisteredSchema(base64.b64encode(file.SerializeToString()).decode(), "PROTOBUF")
+    return protobuf_reader(compiled)(b"\0" + message.SerializeToString())
+
+
+def test_maps_are_in_the_order_of_keys():
+    names = sorted(f"key {number}" for number in range(50))
+    message = classes(FREE)("shop.Free")(counts={name: len(name) for name in reversed(names)})
+    message.free.update(dict.fromkeys(reversed(names), 1))
+    message.free["inner"] = dict.fromkeys(reversed(names), "x")
+    value = read(FREE, message)
+    assert ([*value["counts"]], [*value["free"]], [*value["free"]["inner"]]) == (names, ["inner", *names], names)
+
+
+def test_free_values_equal_those_of_google():
+    message = classes(FREE)("shop.Free")()
+    message.free.update({"n": 1.5, "whole": 3, "t": "x", "b": False, "z": None, "l": [1, [], {"a": None}], "o": {}})
+    message.any.list_value.values.add().bool_value = True
+    message.any.list_value.values.add()
+    message.list.extend(["a", 2, None, {"b": [3]}])
+    expected = json_format.MessageToDict(message)
+    value = read(FREE, message)
+    assert {name: value[name] for name in ("free", "any", "list")} == expected
 
 
 @pytest.mark.parametrize("kind", [TimestampMicros, dt.datetime, Timestamp])

@@ -191,7 +191,7 @@ def _many(field: FieldDescriptor, values: Any) -> Any:
     kind = field.message_type
     if kind is not None and kind.GetOptions().map_entry:
         of_value = kind.fields_by_name["value"]
-        return {key: _value(of_value, values[key]) for key in values}
+        return {key: _value(of_value, values[key]) for key in sorted(values)}  # else in another order in each process
     return [_value(field, value) for value in values]
 
 
@@ -237,10 +237,23 @@ def _other(value: Any) -> OtherType:
     return OtherType(f"{' '.join(str(value).split())} ({value.DESCRIPTOR.full_name})")
 
 
-def _json(value: Any) -> Any:
-    from google.protobuf.json_format import MessageToDict
+def _struct(value: Any) -> dict[str, Any]:
+    return {key: _any(value.fields[key]) for key in sorted(value.fields)}
 
-    return MessageToDict(value)
+
+def _list(value: Any) -> list[Any]:
+    return [_any(item) for item in value.values]
+
+
+def _any(value: Any) -> Any:
+    kind = value.WhichOneof("kind")
+    if kind in {None, "null_value"}:
+        return None
+    member = getattr(value, kind)
+    return _OBJECTS[kind](member) if kind in _OBJECTS else member
+
+
+_OBJECTS: Final[Mapping[str, Callable[[Any], Any]]] = {"struct_value": _struct, "list_value": _list}
 
 
 def _wrapped(value: Any) -> Any:
@@ -250,7 +263,9 @@ def _wrapped(value: Any) -> Any:
 _KNOWN_TYPES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "google.protobuf.Timestamp": _timestamp,
     "google.protobuf.Duration": _duration,
-    **dict.fromkeys((f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue")), _json),
+    "google.protobuf.Struct": _struct,
+    "google.protobuf.Value": _any,
+    "google.protobuf.ListValue": _list,
     **dict.fromkeys(
         (
             f"google.protobuf.{name}Value"

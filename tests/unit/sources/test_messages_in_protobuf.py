@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import math
 import sys
 from decimal import Decimal
 from typing import Annotated
@@ -16,6 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from headrace import Digits, Pipeline, Struct, Timestamp, TimestampMicros, field
 from headrace.errors import ConfigError
+from headrace.sources.kafka import protobuf
 from headrace.sources.kafka.protobuf import protobuf_reader
 from headrace.sources.kafka.schemas import RegisteredSchema
 from headrace.testing import MemoryTopic, PipelineHarness
@@ -330,6 +332,28 @@ def test_free_values_equal_those_of_google():
     expected = json_format.MessageToDict(message)
     value = read(FREE, message)
     assert {name: value[name] for name in ("free", "any", "list")} == expected
+
+
+def test_free_numbers_may_be_nan(registry):
+    job, number = Orders(registry, Free), register(registry, FREE)
+    messages = [classes(FREE)("shop.Free")(id=at) for at in range(3)]
+    for message, value in zip(messages, (1.0, math.nan, math.inf), strict=True):
+        message.free.fields["x"].number_value = value
+    job.topic.append([written(number, message) for message in messages], timestamp=5)
+    assert [row.id for row in job.took()] == [0, 1, 2]
+    assert job.quarantine() == []
+
+
+def test_message_that_cannot_be_converted_is_bad(registry, monkeypatch):
+    job, number = Orders(registry, Free), register(registry, FREE)
+    monkeypatch.setitem(
+        protobuf._KNOWN_TYPES, "google.protobuf.Struct", lambda value: value.fields["x"].number_value / 0
+    )
+    bad = classes(FREE)("shop.Free")(id=1)
+    bad.free["x"] = 1
+    job.topic.append([written(number, classes(FREE)("shop.Free")(id=2)), written(number, bad)], timestamp=5)
+    assert [row.id for row in job.took()] == [2]
+    assert job.quarantine() == ["the value cannot be read (ZeroDivisionError: float division by zero)"]
 
 
 @pytest.mark.parametrize("kind", [TimestampMicros, dt.datetime, Timestamp])

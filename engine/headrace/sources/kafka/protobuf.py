@@ -59,7 +59,11 @@ def protobuf_reader(schema: RegisteredSchema) -> Callable[[bytes], Any]:
         except DecodeError as error:
             msg = f"is not written by its schema ({error})"
             raise PayloadError(msg) from error
-        return _object(message)
+        try:
+            return _object(message)
+        except Exception as error:  # a value or a type that nobody has thought of is the message's fault, not the run's
+            msg = f"cannot be read ({type(error).__name__}: {error!s:.200})"
+            raise PayloadError(msg) from error
 
     return read
 

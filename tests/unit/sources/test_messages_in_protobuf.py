@@ -356,6 +356,13 @@ def test_message_that_cannot_be_converted_is_bad(registry, monkeypatch):
     assert job.quarantine() == ["the value cannot be read (ZeroDivisionError: float division by zero)"]
 
 
+def test_fields_may_have_names_of_the_library(registry):
+    names = ("HasField", "DESCRIPTOR", "FromString", "WhichOneof", "class", "fields", "__class__")
+    file = schema("odd.proto", {"Odd": {"id": "int64"} | dict.fromkeys(names, "optional int64")})
+    message = classes(file)("shop.Odd").FromString(b"\x08\7\x10\1\x18\2")
+    assert read(file, message) == {"id": 7, "HasField": 1, "DESCRIPTOR": 2}
+
+
 @pytest.mark.parametrize("kind", [TimestampMicros, dt.datetime, Timestamp])
 @pytest.mark.parametrize("seconds", [10**13, -(2**63)])
 def test_times_beyond_all_years_are_bad_rows(registry, kind, seconds):

@@ -183,11 +183,12 @@ def _object(message: Message) -> dict[str, Any]:
 
 
 def _fields(message: Message) -> Iterator[tuple[str, Any]]:
-    for field in message.DESCRIPTOR.fields:
+    own: Any = type(message)  # fields may have the names of the message's own members
+    for field in own.DESCRIPTOR.fields:
         value = getattr(message, field.name)
         if field.is_repeated:
             yield field.name, _many(field, value)
-        elif not field.has_presence or message.HasField(field.name) or field.has_default_value:
+        elif not field.has_presence or own.HasField(message, field.name) or field.has_default_value:
             yield field.name, _value(field, value)
 
 
@@ -238,7 +239,7 @@ def _time_of_day(value: Any) -> Any:
 
 
 def _other(value: Any) -> OtherType:
-    return OtherType(f"{' '.join(str(value).split())} ({value.DESCRIPTOR.full_name})")
+    return OtherType(f"{' '.join(str(value).split())} ({type(value).DESCRIPTOR.full_name})")
 
 
 def _struct(value: Any) -> dict[str, Any]:

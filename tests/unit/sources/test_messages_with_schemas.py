@@ -258,6 +258,23 @@ def test_bad_message_affects_no_other(registry, value, error):
     assert why.startswith(f"shop.orders-0@1: {error}"), why
 
 
+@pytest.mark.parametrize("source", [{}, {"on_tombstone": "skip"}])
+def test_null_at_the_root_is_bad(registry, source):
+    class Optional(Struct, frozen=True):
+        at: Timestamp = field(name="__timestamp")
+        id: int | None = None
+
+    both = ["null", ORDER]
+    job, number, null = (
+        Orders(registry, Optional, sink={"rename": {"at": "at"}}, **source),
+        registry.add(both),
+        registry.add('"null"'),
+    )
+    job.topic.append([avro(number, both, row(1)), avro(number, both, None), framed(null, b"")], timestamp=5)
+    assert job.took() == [Optional(5, 1)]
+    assert [why.partition(": ")[2] for why in job.quarantine()] == ["the value is not an object (it is None)"] * 2
+
+
 def test_deep_messages_end_no_process(registry):
     tree = {"type": "record", "name": "Tree", "fields": [{"name": "below", "type": ["null", "Tree"]}]}
     schema = ORDER | {"fields": [*ORDER["fields"], {"name": "tree", "type": ["null", tree]}]}

@@ -141,6 +141,15 @@ def test_tombstone_deletes_the_row_of_its_key():
     ]
 
 
+def test_value_that_is_null_is_no_tombstone():
+    h, topic = harness(Customer, key=("id",), keys="json")
+    topic.append([{"id": 1, "email": "a"}], key=b'{"id": 1}', timestamp=1)
+    topic.append([b"null", b" null "], key=b'{"id": 1}', timestamp=2)
+    h.run()
+    assert [(row.id, row.email) for row in h.sink("out")] == [(1, "a")]
+    assert [why.partition(": ")[2] for why in quarantine(h)] == ["the value is not an object (it is None)"] * 2
+
+
 def test_tombstones_of_unknown_keys_may_be_dropped():
     h, topic = harness(Customer, key=("id",), keys="json", drops=True)
     topic.append([None], key=b'{"id": 9}', timestamp=3)

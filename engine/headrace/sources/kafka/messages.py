@@ -108,7 +108,7 @@ class MessageReader:
         values = table["value"].to_pylist()
         tombstones = [position for position, value in enumerate(values) if value is None]
         errors: dict[int, str] = {}
-        objects = self._values.read(values, errors, _VALUE)
+        objects = self._objects(values, errors)
         keys = self._keys_of(table, errors)
         if self._on_tombstone == "delete":
             for position in tombstones:
@@ -123,6 +123,14 @@ class MessageReader:
         events = self._envelope.open(objects, errors, _place, keys)
         rows = self._rows.table(events.rows, errors, _place, self._beside(events, table, keys))
         return DecodedRows(rows, errors, skipped | events.skipped)
+
+    def _objects(self, values: Sequence[bytes | None], errors: dict[int, str]) -> list[Any]:
+        """Return the objects of values. A value that is written as null is none, and no tombstone."""
+        objects = self._values.read(values, errors, _VALUE)
+        for position, (value, read) in enumerate(zip(values, objects, strict=True)):
+            if read is None and value is not None:
+                errors.setdefault(position, f"{_VALUE} is not an object (it is None)")
+        return objects
 
     def _keys_of(self, table: pa.Table, errors: dict[int, str]) -> Sequence[Any]:
         """Return the keys of messages, where they are needed: as bytes, where they have no form. Those of events are read where an event lacks its row."""

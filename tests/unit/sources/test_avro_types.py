@@ -104,6 +104,48 @@ def test_columns_beside_recursive_types_are_read():
     assert read_bytes("avro", content, WithLeaf).records == [WithLeaf("a", 1, Leaf(1))]
 
 
+def nested_file(kind: Any, written: bytes) -> bytes:
+    """Return a file with one record, whose field `tree` is written by these bytes."""
+    head = avro_bytes({"id": "string", "at": "long", "tree": kind}, [])
+    content = b"\2a\2" + written
+    return head + b"\2" + zigzag(len(content)) + content + head[-16:]
+
+
+def zigzag(number: int) -> bytes:
+    number, written = 2 * number, b""
+    while number > 0x7F:
+        written, number = written + bytes([number & 0x7F | 0x80]), number >> 7
+    return written + bytes([number])
+
+
+CHAIN = {"type": "record", "name": "Chain", "fields": [{"name": "below", "type": ["null", "Chain"]}]}
+ENDLESS = {"type": "record", "name": "Endless", "fields": [{"name": "in", "type": "Endless"}]}
+LOOP = {
+    "type": "record",
+    "name": "Loop",
+    "fields": [{"name": "x", "type": {"type": "record", "name": "Via", "fields": [{"name": "y", "type": "Loop"}]}}],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        (["null", CHAIN], b"\2" * 10_000 + b"\0"),
+        (["null", CHAIN], b"\2" * 1_000_000 + b"\0"),
+        (["null", ENDLESS], b"\2"),
+        (["null", LOOP], b"\2"),
+    ],
+)
+def test_deep_files_end_no_process(kind, written):
+    assert read_bytes("avro", nested_file(kind, written), Row).refused == "its records are nested too deep"
+
+
+@pytest.mark.parametrize("depth", [100, 480])
+def test_nested_rows_are_shown_in_the_quarantine(depth):
+    content = nested_file(["null", CHAIN], b"\2" * depth + b"\0")
+    assert read_bytes("avro", content, Row).records == [Row("a", 1)]
+
+
 def test_types_within_each_other_are_refused():
     inner = {"type": "record", "name": "Inner", "fields": [{"name": "n", "type": ["null", "Outer"]}]}
     outer = {

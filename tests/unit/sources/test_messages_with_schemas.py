@@ -292,6 +292,18 @@ def test_deep_messages_end_no_process(registry):
     ] * 2
 
 
+def test_endless_records_end_no_process(registry):
+    endless = {"type": "record", "name": "Endless", "fields": [{"name": "in", "type": "Endless"}]}
+    schema = ORDER | {"fields": [*ORDER["fields"], {"name": "more", "type": ["null", endless]}]}
+    job, number = Orders(registry), registry.add(schema)
+    plain = avro(number, schema, row(1, more=None))
+    job.topic.append([plain, plain[:-1] + b"\2"])
+    assert [order.id for order in job.took()] == [1]
+    assert [why.partition(": ")[2] for why in job.quarantine()] == [
+        "the value is not read: its records are nested too deep"
+    ]
+
+
 def test_quarantine_shows_readable_values(registry):
     schema = ORDER | {"fields": [*ORDER["fields"][:2], {"name": "at", "type": "string"}]}
     job, number = Orders(registry), registry.add(schema)

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from headrace.api.graph import SourceNode
 from headrace.names import counted
-from headrace.sources.avro_values import record_text, register_readers, with_own_types
+from headrace.sources.avro_values import record_text, with_own_types
 from headrace.sources.folder.avro_schema import AvroSchema
 from headrace.sources.folder.format import (
     HEAD,
@@ -230,7 +230,7 @@ class AvroFiles:
         schema = AvroSchema.of(with_own_types(container.schema))
         for column in wanted:
             schema.refuse_recursion(column)
-        records = list(_records(container, schema.root))
+        records = list(_records(container, schema))
         problems: dict[int, str] = {}
         values = {
             column.stored: [record[column.stored] for record in records]
@@ -239,7 +239,7 @@ class AvroFiles:
             for column in wanted
         }
         table = typed_table(values, node, wanted, len(records), problems)
-        return FileRows(table, problems, lambda number: record_text(records[number]))
+        return FileRows(table, problems, lambda number: _text(records[number]))
 
 
 def _is_record(schema: Any) -> bool:
@@ -258,21 +258,29 @@ def _check_counts(container: AvroContainer) -> None:
             raise DamagedFileError(msg)
 
 
-def _records(container: AvroContainer, schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield the records, with values of logical types as `headrace.sources.avro_values` makes them."""
-    import fastavro
+def _text(record: dict[str, Any]) -> str:
+    """Return a record as a JSON object, without the fields within which it is nested too deep."""
+    try:
+        return record_text(record)
+    except RecursionError:
+        return record_text({name: value for name, value in record.items() if not isinstance(value, dict | list)})
 
-    register_readers()
+
+def _records(container: AvroContainer, schema: AvroSchema) -> Iterator[dict[str, Any]]:
+    """Yield the records."""
+    read = schema.reader()
     try:
         for block in container.blocks:
-            content = io.BytesIO(container.unpacked(block))
+            unpacked = container.unpacked(block)
+            content = io.BytesIO(unpacked)
             for _ in range(block.records):
-                yield fastavro.schemaless_reader(  # type: ignore[misc]  # a record, as `_is_record` has checked
-                    content, schema, None, handle_unicode_errors="surrogateescape"
-                )
+                yield read(content, len(unpacked))
             _check_end(content)
     except DamagedFileError:
         raise
+    except RecursionError as error:
+        msg = "its records are nested too deep"
+        raise DamagedFileError(msg) from error
     except Exception as error:  # fastavro raises errors of any type for damaged bytes
         msg = f"its records cannot be read: {type(error).__name__}: {error!s:.200}"
         raise DamagedFileError(msg) from error

@@ -1,12 +1,18 @@
-"""Schema of an Avro file, or of messages in Avro: its named types, and columns that no table can have."""
+"""Schema of an Avro file, or of messages in Avro: its named types, columns that no table can have, and the reader of its values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from headrace.records.column_types import Column
+from headrace.sources.avro_values import register_readers
 from headrace.sources.folder.format import DamagedFileError
+
+_SHALLOW: Final = 500
+"""Bytes in which nothing is nested so deep that fastavro's reader in C has no stack for it, which ends the process. That in Python raises an error."""
 
 
 class AvroSchema(NamedTuple):
@@ -32,18 +38,43 @@ class AvroSchema(NamedTuple):
     @property
     def contains_itself(self) -> bool:
         """Return whether a type contains itself, so that values may be nested without an end."""
-        return any(name in self._named_within(kind, set()) for name, kind in self.named.items())
+        return self._has_cycle(_inner)
 
-    def _named_within(self, kind: Any, known: set[str]) -> set[str]:
+    @property
+    def is_endless(self) -> bool:
+        """Return whether a record contains itself without a choice, so that no value of it ends, and each takes no byte."""
+        return self._has_cycle(_always_inner)
+
+    def _has_cycle(self, inner: Callable[[Any], list[Any]]) -> bool:
+        return any(name in self._named_within(kind, set(), inner) for name, kind in self.named.items())
+
+    def _named_within(self, kind: Any, known: set[str], inner: Callable[[Any], list[Any]]) -> set[str]:
         """Return the names of the types within a type, added to those that are `known`."""
-        for part in _inner(kind):
+        for part in inner(kind):
             name = part if isinstance(part, str) else part.get("name") if isinstance(part, dict) else None
             if not isinstance(name, str) or name not in self.named:
-                self._named_within(part, known)
+                self._named_within(part, known, inner)
             elif name not in known:
                 known.add(name)
-                self._named_within(self.named[name], known)
+                self._named_within(self.named[name], known, inner)
         return known
+
+    def reader(self) -> Callable[[io.BytesIO, int], Any]:
+        """Return a reader of the next value of a content of so many bytes, with logical types as `headrace.sources.avro_values` makes them.
+
+        It raises errors of any type for damaged bytes, and `RecursionError` for values that are nested too deep.
+        """
+        import fastavro
+        from fastavro import _read_py as in_python
+
+        register_readers()
+        in_c = -1 if self.is_endless else _SHALLOW if self.contains_itself else math.inf
+
+        def read(content: io.BytesIO, size: int) -> Any:
+            read_value = fastavro.schemaless_reader if size <= in_c else in_python.schemaless_reader
+            return read_value(content, self.root, None, handle_unicode_errors="surrogateescape")
+
+        return read
 
     def refuse_recursion(self, column: Column) -> None:
         """Refuse a column of the record whose type in the file contains itself, as far as the record asks for its parts."""
@@ -82,10 +113,18 @@ def _inner(kind: Any) -> list[Any]:
     if not isinstance(kind, dict):
         return []
     inner = [kind.get("items"), kind.get("values"), *(field["type"] for field in kind.get("fields", ()))]
-    return [
-        *(part for part in inner if part is not None),
-        *([kind["type"]] if isinstance(kind.get("type"), dict | list) else []),
-    ]
+    return [*(part for part in inner if part is not None), *_nested(kind)]
+
+
+def _always_inner(kind: Any) -> list[Any]:
+    """Return the types of the parts that each value of a type has: fields, but not branches, items or values."""
+    if not isinstance(kind, dict):
+        return []
+    return [*(field["type"] for field in kind.get("fields", ())), *_nested(kind)]
+
+
+def _nested(kind: dict[str, Any]) -> list[Any]:
+    return [kind["type"]] if isinstance(kind.get("type"), dict | list) else []
 
 
 def _branches(kind: Any) -> list[Any]:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from headrace.records.column_types import Column
-from headrace.sources.avro_values import register_readers, with_own_types
+from headrace.sources.avro_values import with_own_types
 from headrace.sources.folder.avro_schema import AvroSchema
 from headrace.sources.folder.format import DamagedFileError
 from headrace.sources.kafka.payload import PayloadError
 from headrace.sources.kafka.schemas import RegisteredSchema
-
-_SHALLOW: Final = 500
-"""Bytes in which nothing is nested so deep that fastavro's reader in C has no stack for it, which ends the process. That in Python raises an error."""
 
 
 def avro_reader(schema: RegisteredSchema, columns: Sequence[Column]) -> Callable[[bytes], Any]:
@@ -24,19 +21,12 @@ def avro_reader(schema: RegisteredSchema, columns: Sequence[Column]) -> Callable
 
     Values of logical types are those of a source of Avro files; those of Kafka Connect and Debezium are what their names say.
     """
-    import fastavro
-    from fastavro import _read_py as in_python
-
-    register_readers()
-    parsed = _parsed(schema, columns)
-    root, is_endless = parsed.root, parsed.contains_itself
+    value_of = _parsed(schema, columns).reader()
 
     def read(payload: bytes) -> Any:
         content = io.BytesIO(payload)
-        may_be_deep = is_endless and len(payload) > _SHALLOW
-        reader = in_python.schemaless_reader if may_be_deep else fastavro.schemaless_reader
         try:
-            value = reader(content, root, None, handle_unicode_errors="surrogateescape")
+            value = value_of(content, len(payload))
         except RecursionError as error:
             msg = "is not read: its records are nested too deep"
             raise PayloadError(msg) from error

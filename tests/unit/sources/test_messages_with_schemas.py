@@ -20,6 +20,8 @@ from headrace.edits.requeue import requeue
 from headrace.edits.restore import restore
 from headrace.errors import ConfigError, ServiceError, SourceError
 from headrace.log.log import CheckpointLog
+from headrace.sources.kafka.schemas import SchemaStore
+from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
 from headrace.testing import MemoryTopic, PipelineHarness
 from tests.jobs.certificates import certificates
@@ -434,6 +436,38 @@ def test_same_schema_again_without_the_registry():
     assert orders == [Order(at, "ann", 1000 * at) for at in (1, 2, 3)]
     restore(job.harness.config, job.log.checkpoints[0].checkpoint_id, "back", "restoring")
     assert job.took() == orders
+
+
+@pytest.mark.parametrize("size", [0, 20])
+def test_damaged_schema_is_asked_for_again(registry, size):
+    job, number = Orders(registry), registry.add(ORDER)
+    job.topic.append([avro(number, ORDER, row(1))])
+    job.took()
+    schemas = JobFolder.of(job.harness.config).below("schemas/rows")
+    assert schemas.files() == {f"{number}.json"}
+    schemas.write(f"{number}.json", schemas.read(f"{number}.json")[:size])
+    job.topic.append([avro(number, ORDER, row(2))])
+    assert job.took() == [Order(1, "ann", 1_000), Order(2, "ann", 2_000)]
+    assert len(registry.asked) == 2
+
+
+def test_schema_is_whole_after_a_crash(registry, monkeypatch):
+    job, number = Orders(registry), registry.add(ORDER)
+    job.topic.append([avro(number, ORDER, row(1))])
+    with monkeypatch.context() as crash, pytest.raises(KeyboardInterrupt):
+        crash.setattr(Storage, "rename", crashing)
+        job.took()
+    assert SchemaStore(JobFolder.of(job.harness.config).below("schemas/rows")).find(number) is None
+    assert job.took() == [Order(1, "ann", 1_000)]
+
+
+def crashing(self, path, name):
+    if "schemas" in self.uri:
+        raise KeyboardInterrupt
+    return RENAME(self, path, name)
+
+
+RENAME = Storage.rename
 
 
 def test_branch_reads_the_schemas_of_its_job():

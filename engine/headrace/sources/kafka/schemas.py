@@ -24,6 +24,8 @@ MAGIC: Final = 0
 HEAD: Final = 5
 """Bytes before a value: the magic byte, and the number of its schema."""
 
+_UNFINISHED: Final = ".new"
+
 SCHEMAS: Final = "schemas"
 """Name of the folder of stored schemas, in the job's folder."""
 
@@ -68,22 +70,34 @@ class SchemaStore:
     _known: dict[int, RegisteredSchema] = field(default_factory=dict, repr=False)
 
     def find(self, number: int) -> RegisteredSchema | None:
-        """Return a stored schema; None without one. Raises `StorageError` where the folder cannot be read."""
+        """Return a stored schema; None without one, or with a damaged one. Raises `StorageError` where the folder cannot be read."""
         if number not in self._known:
             content = self.folder.find(_name(number))
             if content is None:
                 return None
-            self._known[number] = msgspec.json.decode(content, type=RegisteredSchema)
+            try:
+                self._known[number] = msgspec.json.decode(content, type=RegisteredSchema)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                return None
         return self._known[number]
 
     def store(self, number: int, schema: RegisteredSchema) -> None:
-        """Store a schema. Raises `StorageError` where the folder cannot be written."""
-        self.folder.write(_name(number), msgspec.json.encode(schema))
+        """Store a schema, in place of a damaged one. Raises `StorageError` where the folder cannot be written."""
+        self._write(_name(number), msgspec.json.encode(schema))
 
     def copy_to(self, target: SchemaStore) -> None:
         """Store the schemas that only this folder has in another one."""
-        for name in sorted(self.folder.files() - target.folder.files()):
-            target.folder.write(name, self.folder.read(name))
+        whole = {name for name in self.folder.files() if not name.endswith(_UNFINISHED)}
+        for name in sorted(whole - target.folder.files()):
+            target._write(name, self.folder.read(name))  # noqa: SLF001 - of this class
+
+    def _write(self, name: str, content: bytes) -> None:
+        """Write a file that nobody sees in part, also after a crash."""
+        unfinished = f"{name}{_UNFINISHED}"
+        self.folder.write(unfinished, content)
+        with self.folder.writing(unfinished):
+            self.folder.sync([unfinished])
+        self.folder.rename(unfinished, name)
 
 
 def _name(number: int) -> str:

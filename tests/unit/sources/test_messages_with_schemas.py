@@ -327,6 +327,17 @@ def test_unknown_schema_is_asked_for_again(registry):
     assert job.quarantine() == []
 
 
+def test_number_beyond_all_schemas_is_unknown(registry):
+    job, number = Orders(registry), registry.add(ORDER)
+    numbers = (2**31 - 1, 2**31, 2**32 - 1)
+    job.topic.append([avro(number, ORDER, row(1)), *(framed(other, b"x") for other in numbers)])
+    assert job.took() == [Order(1, "ann", 1_000)]
+    assert [why.partition(": ")[2] for why in job.quarantine()] == [
+        f"the value has the schema {other}, which the registry does not know" for other in numbers
+    ]
+    assert {*registry.asked} == {f"/schemas/ids/{asked}" for asked in (number, numbers[0])}
+
+
 def test_message_is_requeued_once_its_schema_is_stored(registry):
     job, number = Orders(registry), registry.add(ORDER)
     job.topic.append([avro(number, ORDER, row(1)), avro(7, ORDER, row(2))], headers={"trace": b"\xff"})

@@ -24,6 +24,8 @@ MAGIC: Final = 0
 HEAD: Final = 5
 """Bytes before a value: the magic byte, and the number of its schema."""
 
+_END: Final = 1 << 31
+"""Registries number schemas with signed integers, and answer larger numbers as if the address were wrong."""
 _UNFINISHED: Final = ".new"
 
 SCHEMAS: Final = "schemas"
@@ -51,9 +53,10 @@ def schemas_folder(folder: JobFolder, source: str) -> Storage:
 
 
 def schema_numbers(payloads: pa.ChunkedArray) -> set[int]:
-    """Return the numbers of schemas that keys or values begin with. Those without such a beginning are passed over."""
+    """Return the numbers of schemas that keys or values begin with. Those without such a beginning, or with a number that no schema has, are passed over."""
     heads = pc.unique(pc.binary_slice(payloads, 0, HEAD)).to_pylist()
-    return {number for head in heads if head is not None and (number := number_of(head)) is not None}
+    numbers = (number_of(head) for head in heads if head is not None)
+    return {number for number in numbers if number is not None and number < _END}
 
 
 def number_of(payload: bytes) -> int | None:

@@ -84,6 +84,30 @@ def test_keys_and_headers_may_be_bytes():
     ]
 
 
+class Traced(Struct, frozen=True):
+    id: int
+    at: Timestamp
+    cause: str = field(name="__headers.__connect.errors.topic", default="none")
+    mark: bytes = field(name="__headers.x.y", default=b"-")
+    plain: str = field(name="__headers.x", default="-")
+
+
+@pytest.mark.parametrize("envelope", [False, True])
+def test_names_of_headers_may_have_dots(envelope):
+    stream = Pipeline("read").source("rows", Traced, event_time="at", row_kind=DEBEZIUM if envelope else None)
+    topic, names = MemoryTopic("shop.rows"), {name: name for name in Traced.__struct_fields__}
+    job = {"sources": {"rows": {"envelope": "debezium"} if envelope else {}}, "sinks": {"out": {"rename": names}}}
+    h = PipelineHarness(stream.sink("out"), topics={"rows": topic}, job=job)
+    values = [{"id": number, "at": number} for number in range(3)]
+    values = [{"op": "c", "after": value, "before": None} if envelope else value for value in values]
+    topic.append(values[:1], headers={"__connect.errors.topic": b"a.b", "x.y": b"\xff", "x": b"z"})
+    topic.append(values[1:2], headers={"x.y": b"1"})
+    topic.append(values[2:])
+    h.run()
+    assert h.sink("out") == [Traced(0, 0, "a.b", b"\xff", "z"), Traced(1, 1, mark=b"1"), Traced(2, 2)]
+    assert quarantine(h) == []
+
+
 def test_key_that_is_no_text_is_bad():
     h, topic = harness()
     topic.append([{}], key=b"\xff", timestamp=1)

@@ -12,12 +12,15 @@ import pyarrow as pa
 
 from headrace.records.column_kinds.texts import Binary
 from headrace.records.column_types import Column
+from headrace.records.plain_values import MISSING
 from headrace.records.value_rules import Instant
 
 KEY: Final = "__key"
 OP: Final = "__op"
 """What a message does to the row of its key: `u` sets it, `d`, a tombstone, deletes it."""
 _HEADERS: Final = "__headers"
+_ONE: Final = 2
+"""Names in the path of a header whose name has no dot."""
 _PER_SECOND: Final = 1_000
 
 
@@ -27,6 +30,9 @@ class Around:
     def __init__(self, columns: Sequence[Column]) -> None:
         """Take the columns of a source, of which some may be such parts."""
         self._wanted = {name for column in columns for name in (column.stored, *column.path[:1])} & _PARTS.keys()
+        self._dotted = [
+            column.stored for column in columns if column.path[:1] == (_HEADERS,) and len(column.path) > _ONE
+        ]
         self._bytes = {column.stored for column in columns if _holds_bytes(column)}
 
     @property
@@ -41,6 +47,9 @@ class Around:
             values[KEY] = [self._as_wanted(key, KEY) for key in keys]
         if _HEADERS in self._wanted:
             values[_HEADERS] = [self._headers(headers or ()) for headers in messages["headers"].to_pylist()]
+            for column in self._dotted:  # names of headers may have dots, as paths have
+                name = column.removeprefix(f"{_HEADERS}.")
+                values[column] = [headers.get(name, MISSING) for headers in values[_HEADERS]]
         return values
 
     def _headers(self, headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -492,11 +492,21 @@ def _event_payload_problems(config: SourceConfig) -> Iterator[Problem]:
         )
 
 
+def _is_address(url: str) -> bool:
+    """Return whether a URL names a host, and a port if any, that may be asked."""
+    try:
+        parts = urlsplit(url)
+        has_place = parts.hostname is not None and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
+    return has_place and parts.scheme in {"http", "https"} and url.isprintable() and " " not in url
+
+
 def _registry_problems(registry: RegistryOptions) -> Iterator[Problem]:
     """Yield an address of no registry, and half of a login."""
-    if urlsplit(registry.url).scheme not in {"http", "https"}:
-        yield "registry.url", f"'{registry.url}' is no address: write it as https://HOST:PORT"
-    if urlsplit(registry.url).username is not None:
+    if not _is_address(registry.url):  # it may hold a password by mistake, so it is not repeated
+        yield "registry.url", "this is no address: write it as https://HOST:PORT"
+    elif urlsplit(registry.url).username is not None:
         yield "registry.url", "give user and password as 'user' and 'password', not in the address"
     if (registry.user is None) != (registry.password is None):
         yield "registry", "give both 'user' and 'password', or neither"

@@ -536,7 +536,13 @@ def test_json_may_begin_with_a_number(registry):
         ({"values": "avro", "schema": "a", "registry": {"url": "http://r"}}, "avro needs either"),
         ({"schema": "a.avsc"}, "JSON says itself what it holds"),
         ({"keys": "avro"}, "avro needs the 'registry' that has the schemas of keys"),
-        ({"registry": {"url": "r:8081"}}, "'r:8081' is no address"),
+        ({"registry": {"url": "r:8081"}}, "this is no address: write it as https://HOST:PORT"),
+        ({"registry": {"url": "https://r:abc"}}, "this is no address"),
+        ({"registry": {"url": "https://r:99999"}}, "this is no address"),
+        ({"registry": {"url": "https://r r"}}, "this is no address"),
+        ({"registry": {"url": "https://r\n/x"}}, "this is no address"),
+        ({"registry": {"url": "https://"}}, "this is no address"),
+        ({"registry": {"url": "https://[r"}}, "this is no address"),
         ({"registry": {"url": "http://u:p@r"}}, "give user and password as 'user' and 'password'"),
         ({"registry": {"url": "http://r", "user": "u"}}, "give both 'user' and 'password', or neither"),
         ({"registry": {"url": "http://r", "user": "u", "password": "p"}}, "secrets are never written"),
@@ -546,3 +552,12 @@ def test_json_may_begin_with_a_number(registry):
 def test_wrong_settings_are_named(source, error):
     with pytest.raises(ConfigError, match=error):
         Orders(None, **{"values": "json"} | source).took()
+
+
+@pytest.mark.parametrize(
+    "url", ["me:s3cr3t@host:8081", "htps://me:s3cr3t@host", "https://me:s3cr3t@host:x", "https://me:s3cr3t@"]
+)
+def test_wrong_address_shows_no_password(url):
+    with pytest.raises(ConfigError) as refused:
+        Orders(None, registry={"url": url}).took()
+    assert "s3cr3t" not in str(refused.value)

@@ -260,6 +260,28 @@ def test_bad_message_affects_no_other(registry, value, error):
     assert why.startswith(f"shop.orders-0@1: {error}"), why
 
 
+def test_root_may_be_names_of_references(registry):
+    class Either(Struct, frozen=True):
+        id: int
+        at: Timestamp = field(name="__timestamp")
+
+    one = {"type": "record", "name": "shop.One", "fields": [{"name": "id", "type": "long"}]}
+    parts = [{"name": "id", "type": "long"}, {"name": "ones", "type": {"type": "array", "items": "shop.One"}}]
+    two = {"type": "record", "name": "shop.Two", "fields": parts}
+    registry.add(one, subject="one")
+    registry.add(two, subject="two", references=[("shop.One", "one", 1)])
+    references = [("shop.One", "one", 1), ("shop.Two", "two", 1)]
+    job = Orders(registry, Either, sink={"rename": {"id": "id", "at": "at"}})
+    of_either = registry.add(["shop.One", "null", "shop.Two"], references=references)
+    of_two = registry.add('"shop.Two"', references=references[1:])
+    defined = [one, "null", two]
+    values = [avro(of_either, defined, ("shop.One", {"id": 1}))]
+    values += [avro(of_either, defined, ("shop.Two", {"id": 2, "ones": [{"id": 3}]}))]
+    values += [avro(of_two, two, {"id": 4, "ones": []}, one)]
+    job.topic.append(values, timestamp=5)
+    assert (sorted(taken.id for taken in job.took()), job.quarantine()) == ([1, 2, 4], [])
+
+
 @pytest.mark.parametrize("source", [{}, {"on_tombstone": "skip"}])
 def test_null_at_the_root_is_bad(registry, source):
     class Optional(Struct, frozen=True):

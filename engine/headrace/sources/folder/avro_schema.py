@@ -11,6 +11,7 @@ from headrace.records.column_types import Column
 from headrace.sources.avro_values import register_readers
 from headrace.sources.folder.format import DamagedFileError
 
+_VALUE: Final = "value"
 _SHALLOW: Final = 500
 """Bytes in which nothing is nested so deep that fastavro's reader in C has no stack for it, which ends the process. That in Python raises an error."""
 
@@ -20,6 +21,8 @@ class AvroSchema(NamedTuple):
 
     root: Any
     named: Mapping[str, Any]
+    around: Any = None
+    """Record with a value as its one field, where the root is no record: fastavro finds the types of references in records alone."""
 
     @classmethod
     def of(cls, schema: Any, references: Sequence[Any] = ()) -> AvroSchema:
@@ -30,7 +33,12 @@ class AvroSchema(NamedTuple):
         try:
             for reference in references:
                 fastavro.parse_schema(reference, named)
-            return cls(fastavro.parse_schema(schema, named), named)
+            if isinstance(schema, dict) and schema.get("type") == "record":
+                return cls(fastavro.parse_schema(schema, named), named)
+            own = {"type": "record", "name": "headrace.Value", "fields": [{"name": _VALUE, "type": schema}]}
+            around: Any = fastavro.parse_schema(own, named)
+            root = around["fields"][0]["type"]
+            return cls(named.get(root, root) if isinstance(root, str) else root, named, around)
         except Exception as error:  # fastavro raises errors of any type for damaged schemas
             msg = f"its schema cannot be read: {type(error).__name__}: {error!s:.200}"
             raise DamagedFileError(msg) from error
@@ -68,11 +76,13 @@ class AvroSchema(NamedTuple):
         from fastavro import _read_py as in_python
 
         register_readers()
+        whole: Any = self.root if self.around is None else self.around
         in_c = -1 if self.is_endless else _SHALLOW if self.contains_itself else math.inf
 
         def read(content: io.BytesIO, size: int) -> Any:
             read_value = fastavro.schemaless_reader if size <= in_c else in_python.schemaless_reader
-            return read_value(content, self.root, None, handle_unicode_errors="surrogateescape")
+            value = read_value(content, whole, None, handle_unicode_errors="surrogateescape")
+            return value if self.around is None else value[_VALUE]
 
         return read
 

@@ -81,7 +81,7 @@ class AvroSchema(NamedTuple):
 
         def read(content: io.BytesIO, size: int) -> Any:
             read_value = fastavro.schemaless_reader if size <= in_c else in_python.schemaless_reader
-            value = read_value(content, whole, None, handle_unicode_errors="surrogateescape")
+            value: Any = read_value(content, whole, None, handle_unicode_errors="surrogateescape")
             return value if self.around is None else value[_VALUE]
 
         return read

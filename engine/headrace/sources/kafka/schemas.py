@@ -92,7 +92,7 @@ class SchemaStore:
         """Store the schemas that only this folder has in another one."""
         whole = {name for name in self.folder.files() if not name.endswith(_UNFINISHED)}
         for name in sorted(whole - target.folder.files()):
-            target._write(name, self.folder.read(name))  # noqa: SLF001 - of this class
+            target._write(name, self.folder.read(name))
 
     def _write(self, name: str, content: bytes) -> None:
         """Write a file that nobody sees in part, also after a crash."""

@@ -316,6 +316,21 @@ def test_deep_messages_end_no_process(registry):
     ] * 2
 
 
+BARE = {"type": "record", "name": "Bare", "fields": []}
+HOLLOW = {"type": "record", "name": "Hollow", "fields": [{"name": "a", "type": BARE}, {"name": "b", "type": "Bare"}]}
+
+
+@pytest.mark.parametrize("items", ["null", {"type": "null"}, BARE, HOLLOW, {"type": "fixed", "name": "F", "size": 0}])
+def test_items_without_bytes_are_bounded(registry, items):
+    schema = ORDER | {"fields": [*ORDER["fields"], {"name": "more", "type": {"type": "array", "items": items}}]}
+    job, number = Orders(registry), registry.add(schema)
+    plain = avro(number, schema, row(1, more=[]))[:-1]
+    job.topic.append([plain + b"\6\0", plain + b"\x80\x80\x80\x80\x80\x40\0"])  # 3 items, and 2^40
+    assert [order.id for order in job.took()] == [1]
+    (why,) = job.quarantine()
+    assert "its lists have more than 100,000 items that take no bytes" in why
+
+
 def test_endless_records_end_no_process(registry):
     endless = {"type": "record", "name": "Endless", "fields": [{"name": "in", "type": "Endless"}]}
     schema = ORDER | {"fields": [*ORDER["fields"], {"name": "more", "type": ["null", endless]}]}

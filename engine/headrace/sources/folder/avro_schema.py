@@ -12,6 +12,7 @@ from headrace.sources.avro_values import register_readers
 from headrace.sources.folder.format import DamagedFileError
 
 _VALUE: Final = "value"
+_WEIGHTLESS: Final = 100_000
 _SHALLOW: Final = 500
 """Bytes in which nothing is nested so deep that fastavro's reader in C has no stack for it, which ends the process. That in Python raises an error."""
 
@@ -53,6 +54,24 @@ class AvroSchema(NamedTuple):
         """Return whether a record contains itself without a choice, so that no value of it ends, and each takes no byte."""
         return self._has_cycle(_always_inner)
 
+    @property
+    def has_weightless_items(self) -> bool:
+        """Return whether a list may have items that take no bytes, so that a few bytes may say that there are any number of them."""
+        arrays = (part for kind in (self.root, *self.named.values()) for part in _arrays_within(kind))
+        return any(self._is_weightless(array["items"], frozenset()) for array in arrays)
+
+    def _is_weightless(self, kind: Any, within: frozenset[str]) -> bool:
+        if isinstance(kind, str):
+            if kind not in self.named or kind in within:
+                return kind == "null" or kind in within
+            return self._is_weightless(self.named[kind], within)
+        if not isinstance(kind, dict):
+            return False
+        if "fields" in kind:
+            inside = within | {kind["name"]}
+            return all(self._is_weightless(field["type"], inside) for field in kind["fields"])
+        return kind.get("size") == 0 or ("size" not in kind and self._is_weightless(kind.get("type"), within))
+
     def _has_cycle(self, inner: Callable[[Any], list[Any]]) -> bool:
         return any(name in self._named_within(kind, set(), inner) for name, kind in self.named.items())
 
@@ -73,15 +92,22 @@ class AvroSchema(NamedTuple):
         It raises errors of any type for damaged bytes, and `RecursionError` for values that are nested too deep.
         """
         import fastavro
-        from fastavro import _read_py as in_python
+        from fastavro import _read_py
 
         register_readers()
         whole: Any = self.root if self.around is None else self.around
-        in_c = -1 if self.is_endless else _SHALLOW if self.contains_itself else math.inf
+        named, errors = {"writer": dict(self.named), "reader": {}}, "surrogateescape"
+        in_python: Any = _read_py
+        in_c = -1 if self.is_endless or self.has_weightless_items else _SHALLOW if self.contains_itself else math.inf
 
         def read(content: io.BytesIO, size: int) -> Any:
-            read_value = fastavro.schemaless_reader if size <= in_c else in_python.schemaless_reader
-            value: Any = read_value(content, whole, None, handle_unicode_errors="surrogateescape")
+            value: Any
+            if size <= in_c:
+                value = fastavro.schemaless_reader(content, whole, None, handle_unicode_errors=errors)
+            else:
+                value = in_python.read_data(
+                    _bounded_decoder(content, size), whole, named, None, {"handle_unicode_errors": errors}
+                )
             return value if self.around is None else value[_VALUE]
 
         return read
@@ -114,6 +140,32 @@ class AvroSchema(NamedTuple):
             inner = within if name is None else (*within, name)
             for part_kind, part, part_path in _parts(named, column, path):
                 self._refuse_within(part_kind, part, part_path, inner)
+
+
+def _arrays_within(kind: Any) -> Iterator[dict[str, Any]]:
+    """Yield the lists in a type, without those of types that it only names."""
+    if isinstance(kind, dict) and kind.get("type") == "array":
+        yield kind
+    for part in _inner(kind):
+        yield from _arrays_within(part)
+
+
+def _bounded_decoder(content: io.BytesIO, size: int) -> Any:
+    """Return fastavro's decoder in Python, which gives up at more items of lists than a content of so many bytes sensibly has."""
+    from fastavro.io.binary_decoder import BinaryDecoder
+
+    decoder: Any = BinaryDecoder(content)  # type: ignore[no-untyped-call]
+    items, left = decoder.iter_array, iter(range(size + _WEIGHTLESS))
+
+    def bounded() -> Iterator[None]:
+        for item in items():
+            if next(left, None) is None:
+                msg = f"its lists have more than {_WEIGHTLESS:,} items that take no bytes"
+                raise ValueError(msg)
+            yield item
+
+    decoder.iter_array = bounded
+    return decoder
 
 
 def _inner(kind: Any) -> list[Any]:

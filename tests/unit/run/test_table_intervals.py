@@ -27,6 +27,10 @@ def committed():
     return written
 
 
+def remarks_on(job):
+    return input_remarks(job.harness.config, job.log.lineage.checkpoints)
+
+
 def test_each_day_takes_its_commits():
     job = IntervalJob(committed())
     assert [job.took_days(number) for number in range(4)] == [["a", "b"], ["c", "d"], ["e"], []]
@@ -313,6 +317,25 @@ def test_caught_up_and_interval_runs_alternate():
     job.run()
     assert job.arrived() == ["a", "b", "c", "d", "e"]
     assert job.days(0).stopped_because == "done"
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, None])
+def test_backfill_follows_cuts_within_a_version(batches):
+    written = DatedTable(by_day=True)
+    written.append_at(0.5, "a", of=[0])
+    written.append_at(1.5, "b", "c", "d", of=[0, 1, 2])
+    written.append_at(2.5, "e", of=[1])
+    job = IntervalJob(written, by={"by": "committed"}, max_files_per_batch=1)
+    job.days(0)
+    job.harness.clock.advance(4 * DAY)
+    job.run(max_batches=batches)
+    before = job.arrived()
+    assert job.plan(days(0)).changes == ()
+    assert job.backfill(days(0)).outcome.value == "promoted"
+    assert job.arrived() == before
+    job.run()
+    assert job.arrived() == ["a", "b", "c", "d", "e"]
+    assert remarks_on(job) == []
 
 
 @pytest.mark.parametrize(

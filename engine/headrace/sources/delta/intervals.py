@@ -234,6 +234,8 @@ class Division:
     """Files of intervals that were taken in before they came."""
     waiting: tuple[SourceFile, ...]
     """Files of later intervals."""
+    left: tuple[SourceFile, ...] = ()
+    """All files that come after those taken: a micro-batch that is repeated ended before them, or they are `waiting`."""
     rewritten: frozenset[int] = frozenset()
     """Starts of wanted intervals with commits that are passed over (ms): `taken` lacks their files, which the last version has."""
 
@@ -256,29 +258,29 @@ def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, interval
 
     Raises `IntervalError` where the position was recorded without intervals, and an earlier interval than the wanted one has files.
     """
-    placed, without = [*_placed(files, intervals)], [file for file in files if intervals.interval_of(file.name) is None]
     known, reached, wanted = known_version(since), want.taken_in.reached, want.interval
     beginning = want.taken_in.intervals[0].start if want.taken_in.intervals else 0
-    begun = {*since.begun}
+    ahead = [file for file in files if not is_taken_up(file.name, since)]
+    placed, without = [*_placed(ahead, intervals)], [file for file in files if intervals.interval_of(file.name) is None]
     behind = [own for own in placed if reached is not None and own.interval.start < reached]
-    on_time = [
-        own for own in placed if (reached is None or own.interval.start >= reached) and own.file.name not in begun
-    ]
+    on_time = [own for own in placed if reached is None or own.interval.start >= reached]
     if wanted is not None and reached is None and since.position is not None:
         _refuse_gap([own for own in on_time if own.interval.start < wanted.start], wanted)
     taken = [own for own in on_time if _is_wanted(own, since, want)]
+    left = [own for own in on_time if not _is_wanted(own, since, want)]
     rewritten = frozenset(own.interval.start for own in taken if kind_of(own.file.name) == REWRITTEN)
     return Division(
         (
-            *(file for file in without if version_of(file.name) > known and file.name not in begun),
+            *(file for file in without if version_of(file.name) > known and file.name not in since.begun),
             *sorted((own.file for own in taken if own.interval.start not in rewritten), key=lambda file: file.name),
         ),
         tuple(
             LateFile(file.name, interval.start, interval.end)
             for file, interval in behind
-            if version_of(file.name) > known and file.name not in begun and interval.start >= beginning
+            if version_of(file.name) > known and interval.start >= beginning
         ),
-        tuple(own.file for own in on_time if wanted is not None and own.interval.start >= wanted.end),
+        tuple(own.file for own in left if wanted is not None and own.interval.start >= wanted.end),
+        tuple(own.file for own in left),
         rewritten,
     )
 
@@ -289,6 +291,14 @@ def known_version(facts: SourceFacts) -> int:
     if position is None:
         return -1
     return position.version if position.listed is None else max(position.listed, position.version)
+
+
+def is_taken_up(name: str, facts: SourceFacts) -> bool:
+    """Return whether a file was taken up before a position, in part or whole: the first files of a version can be, and others not.
+
+    Where a column gives the intervals, files may come behind the last one, so it says nothing.
+    """
+    return name in facts.begun or (start_of(name) is None and name <= facts.last)
 
 
 def _placed(files: Iterable[SourceFile], intervals: TableIntervals) -> Iterator[_Placed]:

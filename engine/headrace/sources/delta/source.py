@@ -24,6 +24,7 @@ from headrace.sources.delta.intervals import (
     TableIntervals,
     divide,
     intervals_of_table,
+    is_taken_up,
     known_version,
     late_error,
 )
@@ -182,7 +183,7 @@ class DeltaSource(Source):
             parts = parts.with_files(self._files_now(versions, parts.rewritten))
         if parts.late and self._config.on_changed_file == "fail":
             raise late_error(self._errors, parts.late)
-        self._later = parts.taken
+        self._later = (*parts.taken, *parts.left)
         files = (*unread, *parts.taken)
         reached = parts.whole_up_to(listed)
         if want.until is not None and want.interval is None:
@@ -225,7 +226,8 @@ class DeltaSource(Source):
         self._intervals.look(taken_in, max(place.version, versions[0]))
         _, new = self._files_ahead(place, versions, Want(taken_in), has_unread=True)  # up to one that runs stop at
         known, reached = known_version(taken_in.facts), taken_in.reached
-        ahead = [ListedFile(file, self._intervals.interval_of(file.name)) for file in new]
+        left = (file for file in new if not is_taken_up(file.name, taken_in.facts))
+        ahead = [ListedFile(file, self._intervals.interval_of(file.name)) for file in left]
         late = [_listed_late(file) for file in taken_in.late]
         return [
             *late,

@@ -14,7 +14,7 @@ from headrace.edits.acknowledge import acknowledge
 from headrace.errors import ConfigError, IntervalError, SourceError
 from headrace.sources.interval import Interval
 from tests.unit.run.dated_table import DAY, DatedTable, IntervalJob, at, day_of, days
-from tests.unit.support.table_job import Row
+from tests.unit.support.table_job import Row, table
 
 
 def committed():
@@ -498,6 +498,34 @@ def test_two_tables_meet_by_intervals():
         job.days(number)
     whole.days(0, 2)
     assert sorted(job.arrived()) == sorted(whole.arrived())
+
+
+def two_tables(**source):
+    """Return a job over two tables by commit, whose last commits have different times."""
+    one, other = DatedTable(), DatedTable()
+    for number in range(3):
+        one.append_at(number + 0.3, rows=table(f"1.{number}a", f"1.{number}b", at=number * 86_400 + 1000))
+        one.append_at(number + 0.6, rows=table(f"1.{number}c", at=number * 86_400 + 3000))
+        other.append_at(number + 0.4, rows=table(f"2.{number}a", at=number * 86_400 + 2000))
+        other.append_at(number + 0.7, rows=table(f"2.{number}b", f"2.{number}c", at=number * 86_400 + 2500))
+    job = IntervalJob(one, "more", **source)
+    job.others = [other]
+    more = {"format": "delta", "path": other.path, "interval": {"by": "committed"}, **source}
+    job.harness.change(job={"sources": {**job.harness.job["sources"], "more": more}})
+    return job
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_files_per_batch": 1}])
+def test_backfill_follows_caught_up_runs_of_two_tables(limits):
+    job = two_tables(**limits)
+    job.days(0)
+    job.harness.clock.advance(4 * DAY)
+    job.run()
+    before = job.arrived()
+    assert job.plan(days(0)).changes == ()
+    assert job.backfill(days(0)).outcome.value == "promoted"
+    assert job.arrived() == before
+    assert remarks_on(job) == []
 
 
 @pytest.mark.parametrize("by_day", [False, True])

@@ -310,9 +310,12 @@ def _placed(files: Iterable[SourceFile], intervals: TableIntervals) -> Iterator[
 def _is_wanted(own: _Placed, since: SourceFacts, want: Want) -> bool:
     if own.file.name <= since.last:
         return False
-    if want.interval is not None:
-        return want.interval.start <= own.interval.start < want.interval.end
-    return want.until is None or own.file.name <= want.until
+    interval, until = want.interval, want.until
+    if interval is None:
+        return until is None or own.file.name <= until
+    # Where sources met, a recorded micro-batch took files beyond its interval: that ends where all sources were taken in completely.
+    is_recorded = until is not None and own.file.name <= until
+    return own.interval.start >= interval.start and (is_recorded or own.interval.start < interval.end)
 
 
 def _refuse_gap(earlier: Sequence[_Placed], wanted: Interval) -> None:

@@ -161,6 +161,8 @@ class DeltaSource(Source):
     def _lies_behind(self, version: int, want: Want) -> bool:
         if self._intervals is None or want.interval is None:
             return False
+        if want.until is not None and version <= version_of(want.until):
+            return False
         return self._intervals.is_behind(version, want.interval)
 
     def _lies_before(self, version: int, want: Want) -> bool:

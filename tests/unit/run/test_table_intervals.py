@@ -252,6 +252,30 @@ def test_clock_that_went_back_moves_no_version_back():
     assert [job.took_days(number) for number in range(2)] == [[], ["a", "b", "c"]]
 
 
+@pytest.mark.parametrize("looks", [1, 2])
+@pytest.mark.parametrize("kind", ["optimize", "delete", "set", "skip"])
+def test_commits_without_files_hold_the_clock(kind, looks):
+    written = DatedTable()
+    written.append_at(0.5, "a")
+    written.append_at(1.9, "b")
+    if kind == "skip":
+        written.append("c")
+    elif kind == "set":
+        written.set(logRetentionDuration="interval 10 days")
+    else:
+        getattr(written, kind)(*(["a"] if kind == "delete" else []))
+    written.date(3, 1.95)
+    job = IntervalJob(written, on_change="skip", **({"skip_versions": "3"} if kind == "skip" else {}))
+    job.harness.clock.advance(4 * DAY)
+    if looks == 2:
+        job.run()
+    written.append_at(1.2, "behind")
+    written.append_at(2.5, "d")
+    job.run()
+    assert job.arrived() == ["a", "b", "behind", "d"]
+    assert remarks_on(job) == []
+
+
 def test_commit_far_ahead_of_the_clock_is_refused():
     written = DatedTable()
     written.append_at(0.5, "a")

@@ -140,6 +140,10 @@ class CommitIntervals:
     def new_times(self, want: Want, reached: int) -> Iterable[tuple[int, int]]:
         """Yield the times of versions that are taken in or late, of the last one, and of later ones whose times the log does not keep."""
         beginning = None if want.interval is None else want.interval.start
+        if reached >= self._first:
+            self.time_of(
+                reached
+            )  # also of one without files: the next version cannot be earlier, whenever somebody looks at it
         for version in sorted(self._times.keys() - want.taken_in.commit_times.keys()):
             time = self._times[version]
             counts = version == reached or (version < reached and (beginning is None or time >= beginning))
@@ -156,8 +160,14 @@ class CommitIntervals:
             start -= 1
         for number in range(start, version + 1):
             if number not in self._times:
-                self._times[number] = self._next_time(number, self._times.get(number - 1))
+                self._times[number] = self._next_time(number, self._time_before(number))
         return self._times[version]
+
+    def _time_before(self, version: int) -> int | None:
+        """Return the time of the version before; if no checkpoint has it, that of the last one before it that is known."""
+        if version - 1 in self._times:
+            return self._times[version - 1]
+        return max((time for number, time in self._times.items() if number < version), default=None)
 
     def _next_time(self, version: int, before: int | None) -> int:
         if self._config.skips(version):

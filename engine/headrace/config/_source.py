@@ -434,8 +434,7 @@ def _table_interval_problems(config: SourceConfig) -> Iterator[Problem]:
     if config.begins_at.kind is StartKind.LATEST:
         yield (
             "start",
-            "'latest' leaves out rows of later intervals that are there at the first look: the first interval says where a job begins, so write "
-            "earliest, a time or a version",
+            "'latest' leaves out rows of later intervals: the first interval says where a job begins, so write earliest, a time or a version",
         )
     if own.by == "committed" and config.begins_at.kind is StartKind.SNAPSHOT:
         yield (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Literal, NamedTuple, Protocol, Self
 
 import msgspec
@@ -17,7 +17,17 @@ from headrace.sources.folder.format import FileRows
 from headrace.sources.generations import Generation, Generations, place_of
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
-from headrace.sources.position import NO_FACTS, LateFile, PassedVersion, Position, Ranges, SourceFacts, count_rows
+from headrace.sources.position import (
+    NO_FACTS,
+    LateFile,
+    PassedVersion,
+    Position,
+    Ranges,
+    SourceFacts,
+    TakenFile,
+    count_rows,
+    digest,
+)
 from headrace.storage.storage import Storage
 
 NOTHING_MORE: Final = msgspec.Raw(b"null")
@@ -87,6 +97,14 @@ class TakenIn:
 
     generations: Generations = field(default_factory=dict)
     """Generations that any checkpoint has recorded, also one that was left behind by a restore, and on a branch those of its job."""
+
+    def with_acknowledged(self, records: Sequence[TakenFile]) -> TakenIn:
+        """Return the input with further files that somebody has acknowledged."""
+        if not records:
+            return self
+        names = frozenset(record.name for record in records)
+        late = tuple(file for file in self.late if digest(file.name) not in names)
+        return replace(self, names=(self.names or frozenset()) | names, late=late)
 
     def checkpoint_at(self, version: int) -> int | None:
         """Return the last checkpoint that had read no version of a table above this one; None if it is unknown."""

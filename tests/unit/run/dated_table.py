@@ -84,6 +84,7 @@ class IntervalJob(TableJob):
 
     def __init__(self, written, *more, by=None, harness=None, **source):
         interval = by or ({"by": "partition", "column": "day"} if written.by_day else {"by": "committed"})
+        self.others: list[DatedTable] = []  # further tables of the job: they live as long as it does
         super().__init__(written, *more, interval=interval, harness={"now": FIRST, **(harness or {})}, **source)
 
     def days(self, first, end=None, **options):

@@ -200,6 +200,48 @@ def test_acknowledged_files_are_reported_no_more():
     assert job.days(2).warnings == ()
 
 
+@pytest.mark.parametrize("on_changed_file", ["warn", "fail"])
+@pytest.mark.parametrize("day", [0, 1, 2])
+def test_acknowledged_rows_stay_out_of_backfills(day, on_changed_file):
+    written = DatedTable(by_day=True)
+    for number in range(3):
+        written.append_at(number + 0.5, f"{number}", of=[number])
+    job = IntervalJob(written)
+    for number in range(3):
+        job.days(number)
+    written.append_at(3.1, "late", "3", of=[0, 3])
+    job.days(3)
+    acknowledge_all(job)
+    job.configure(on_changed_file=on_changed_file)
+    assert job.backfill(days(day)).outcome.value == "promoted"
+    assert job.arrived() == ["0", "1", "2", "3"]
+    assert remarks_on(job) == []
+    assert [job.days(number).stopped_because for number in range(4)] == ["done"] * 4
+    assert job.took_days(4) == []
+
+
+def test_branch_takes_over_acknowledgements_of_its_job():
+    written = DatedTable(by_day=True)
+    for number in range(3):
+        written.append_at(number + 0.5, f"{number}", of=[number])
+    job = IntervalJob(written)
+    for number in range(3):
+        job.days(number)
+    branch = job.harness.branch("other", at=2)
+    written.append_at(3.1, "late", "3", of=[0, 3])
+    job.days(3)
+    acknowledge_all(job)
+    for number in (2, 3):
+        branch.run(mode="interval", **interval_options(number, number + 1))
+    branch.promote()
+    assert (job.arrived(), remarks_on(job)) == (["0", "1", "2", "3"], [])
+
+
+def acknowledge_all(job):
+    with job.on_its_clock():
+        acknowledge(job.harness.config, ["all"], "not ours", "by-hand")
+
+
 def test_run_ends_before_late_rows_on_request():
     written = DatedTable(by_day=True)
     written.append_at(0.5, "a", of=[0])
@@ -533,7 +575,7 @@ def two_tables(**source):
         other.append_at(number + 0.4, rows=table(f"2.{number}a", at=number * 86_400 + 2000))
         other.append_at(number + 0.7, rows=table(f"2.{number}b", f"2.{number}c", at=number * 86_400 + 2500))
     job = IntervalJob(one, "more", **source)
-    job.others = [other]
+    job.others.append(other)
     more = {"format": "delta", "path": other.path, "interval": {"by": "committed"}, **source}
     job.harness.change(job={"sources": {**job.harness.job["sources"], "more": more}})
     return job

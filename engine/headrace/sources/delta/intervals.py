@@ -26,7 +26,7 @@ from headrace.errors import ConfigError, IntervalError, SourceError
 from headrace.sources.delta.errors import DeltaErrors
 from headrace.sources.delta.names import REWRITTEN, kind_of, start_of, version_of
 from headrace.sources.interval import Interval, timestamp_text
-from headrace.sources.position import LateFile, SourceFacts, TablePosition
+from headrace.sources.position import LateFile, SourceFacts, TablePosition, digest
 from headrace.sources.source import SourceFile, TakenIn, Want
 from headrace.storage.delta_log import DeltaCommit, LoggedFile, TableState
 
@@ -270,7 +270,8 @@ def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, interval
     """
     known, reached, wanted = known_version(since), want.taken_in.reached, want.interval
     beginning = want.taken_in.intervals[0].start if want.taken_in.intervals else 0
-    ahead = [file for file in files if not is_taken_up(file.name, since)]
+    acknowledged = want.taken_in.names or frozenset()  # of tables, checkpoints record no other names
+    ahead = [file for file in files if not is_taken_up(file.name, since) and digest(file.name) not in acknowledged]
     placed, without = [*_placed(ahead, intervals)], [file for file in files if intervals.interval_of(file.name) is None]
     behind = [own for own in placed if reached is not None and own.interval.start < reached]
     on_time = [own for own in placed if reached is None or own.interval.start >= reached]

@@ -84,10 +84,16 @@ class DeltaSource(Source):
     @classmethod
     def of(cls, node: SourceNode, job: JobConfig, connection: Topic | None = None) -> Self:  # noqa: ARG003 - it has none
         """Make the source that the pipeline declares as `node`."""
-        return cls(node, job.sources[node.name], JobFolder.of(job), job.job)
+        return cls(node, job.sources[node.name], JobFolder.of(job), job.job, is_branch=job.branch is not None)
 
-    def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage, job: str = "JOB") -> None:
-        """Keep the source as the pipeline declares it, and its `config` in the job's file. Read nothing yet."""
+    def __init__(
+        self, source: SourceNode, config: SourceConfig, storage: Storage, job: str = "JOB", *, is_branch: bool = False
+    ) -> None:
+        """Keep the source as the pipeline declares it, and its `config` in the job's file. Read nothing yet.
+
+        A branch does not stop for late files: its job reports them.
+        """
+        self._is_branch = is_branch
         self._node, self._name, self._config, self._storage = source, source.name, config, storage
         self._log = DeltaLog(config.path, storage.options)
         self._errors = DeltaErrors(source.name, config, job)
@@ -183,7 +189,7 @@ class DeltaSource(Source):
         parts = divide(new, since, want, intervals)
         if parts.rewritten:
             parts = parts.with_files(self._files_now(versions, parts.rewritten))
-        if parts.late and self._config.on_changed_file == "fail":
+        if parts.late and self._config.on_changed_file == "fail" and not self._is_branch:
             raise late_error(self._errors, parts.late)
         self._later = (*parts.taken, *parts.left)
         files = (*unread, *parts.taken)

@@ -257,6 +257,24 @@ def test_run_ends_before_late_rows_on_request():
         job.configure(on_changed_file="fail").days(2)
 
 
+def test_rows_that_end_runs_can_be_acknowledged():
+    written = DatedTable(by_day=True)
+    written.append_at(0.5, "a", of=[0])
+    job = IntervalJob(written, on_changed_file="fail")
+    job.days(0)
+    written.append_at(1.5, "late", "b", of=[0, 1])
+    with pytest.raises(SourceError, match=r"'headrace input reader --acknowledge FILE'"):
+        job.days(1)
+    assert [(remark.kind.value, remark.interval) for remark in remarks_on(job)] == [("added_file", days(0))]
+    with pytest.raises(IntervalError, match="Its input has changed since"):
+        job.days(0)
+    acknowledge_all(job)
+    assert remarks_on(job) == []
+    assert (job.took_days(1), job.days(0).stopped_because) == (["b"], "done")
+    shutil.rmtree(written.path)
+    assert remarks_on(job) == []
+
+
 # ------------------------------------------------------------------------------------------------- clocks and bad tables
 
 

@@ -8,6 +8,7 @@ before inserts and post-images (`plus`). Arrival order does not depend on the fi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from datetime import timedelta
 from typing import ClassVar, Final, NamedTuple, Self
 
 import msgspec
@@ -85,6 +86,11 @@ class DeltaSource(Source):
     def of(cls, node: SourceNode, job: JobConfig, connection: Topic | None = None) -> Self:  # noqa: ARG003 - it has none
         """Make the source that the pipeline declares as `node`."""
         return cls(node, job.sources[node.name], JobFolder.of(job), job.job, is_branch=job.branch is not None)
+
+    @classmethod
+    def to_list(cls, name: str, job: JobConfig) -> Self:
+        """Make a source that only lists files: that needs nothing of the pipeline, such as a record."""
+        return cls.of(SourceNode(name, msgspec.Struct, "", (), None, timedelta(0)), job)
 
     def __init__(
         self, source: SourceNode, config: SourceConfig, storage: Storage, job: str = "JOB", *, is_branch: bool = False

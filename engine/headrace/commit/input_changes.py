@@ -17,7 +17,7 @@ from typing import Final
 from headrace.config import JobConfig
 from headrace.errors import IntervalError
 from headrace.log.checkpoint import Checkpoint
-from headrace.log.intervals import interval_of, intervals_of, position_of, taken_in
+from headrace.log.intervals import beginning_of, interval_of, intervals_of, position_of, taken_in
 from headrace.names import counted
 from headrace.sources.folder.listing import UNKNOWN, content_digest, stamp
 from headrace.sources.intake import Intake
@@ -172,7 +172,7 @@ def source_changes(
     `recorded` has the source's files as `recorded_files` returns them.
     """
     there = {digest(file.file.name): file for file in files}
-    beginning = next((interval.start for interval in map(interval_of, lineage) if interval is not None), None)
+    beginning = beginning_of(lineage, source)
     for name, record in recorded.items():
         if name not in there or (record.content == UNKNOWN and _begins_before(beginning, there[name])):
             continue

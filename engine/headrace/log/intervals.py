@@ -9,7 +9,7 @@ from headrace.errors import IntervalError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.lineage import Lineage
 from headrace.sources.interval import Interval, timestamp_text
-from headrace.sources.position import NO_FACTS, LateFile, TakenFile, digest
+from headrace.sources.position import NO_FACTS, LateFile, TablePosition, TakenFile, digest
 from headrace.sources.source import TakenIn
 
 
@@ -95,12 +95,23 @@ def taken_in(lineage: Sequence[Checkpoint], source: str) -> TakenIn:
     return TakenIn(
         names,
         intervals,
+        beginning=beginning_of(lineage, source) or 0,
         lasts=tuple((number, own.last) for number, own in facts),
         versions=tuple((number, own.begun_version) for number, own in facts),
         late=late_files(lineage, source),
         facts=next((own for checkpoint in reversed(lineage) if (own := checkpoint.sources.get(source))), NO_FACTS),
         commit_times=commit_times_of(lineage, source),
     )
+
+
+def beginning_of(lineage: Sequence[Checkpoint], source: str) -> int | None:
+    """Return the start of the first interval of a lineage (ms); the beginning of time if it had read the source's table before. None without one."""
+    for checkpoint in lineage:
+        if (interval := interval_of(checkpoint)) is not None:
+            return interval.start
+        if checkpoint.sources.get(source, NO_FACTS).position_as(TablePosition) is not None:
+            return 0 if any(map(interval_of, lineage)) else None
+    return None
 
 
 def late_files(lineage: Sequence[Checkpoint], source: str) -> tuple[LateFile, ...]:

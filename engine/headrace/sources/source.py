@@ -80,6 +80,8 @@ class TakenIn:
 
     names: frozenset[str] | None = None
     intervals: tuple[Interval, ...] = ()
+    beginning: int = 0
+    """Start of the first interval (ms): earlier files are left out. 0 where a table was read before its first interval."""
     lasts: tuple[tuple[int, str], ...] = ()
     """Checkpoints that can be restored, the oldest first, each with the last file that was taken in by then."""
 

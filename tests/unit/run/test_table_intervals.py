@@ -389,6 +389,23 @@ def test_gap_behind_runs_without_intervals_is_refused():
     assert job.took_days(2) == ["e"]
 
 
+def test_late_rows_count_behind_runs_without_intervals():
+    written = DatedTable(by_day=True)
+    written.append_at(0.5, "a", of=[0])
+    written.append_at(0.6, "b", of=[1])
+    job = IntervalJob(written)
+    job.harness.clock.advance(3 * DAY)
+    job.configure(interval=None).run()
+    job.configure(interval={"by": "partition", "column": "day"})
+    written.append_at(2.5, "c", of=[2])
+    assert job.took_days(2) == ["c"]
+    written.append_at(3.5, "late", "d", of=[1, 3])
+    assert job.took_days(3) == ["d"]
+    assert [remark.interval for remark in remarks_on(job)] == [days(1)]
+    assert job.backfill(days(1)).outcome.value == "promoted"
+    assert (sorted(job.arrived()), remarks_on(job)) == (["a", "b", "c", "d", "late"], [])
+
+
 def test_caught_up_and_interval_runs_alternate():
     written = committed()
     job = IntervalJob(written, max_files_per_batch=1)

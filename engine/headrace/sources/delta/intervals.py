@@ -269,7 +269,6 @@ def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, interval
     Raises `IntervalError` where the position was recorded without intervals, and an earlier interval than the wanted one has files.
     """
     known, reached, wanted = known_version(since), want.taken_in.reached, want.interval
-    beginning = want.taken_in.intervals[0].start if want.taken_in.intervals else 0
     acknowledged = want.taken_in.names or frozenset()  # of tables, checkpoints record no other names
     ahead = [file for file in files if not is_taken_up(file.name, since) and digest(file.name) not in acknowledged]
     placed, without = [*_placed(ahead, intervals)], [file for file in files if intervals.interval_of(file.name) is None]
@@ -288,7 +287,7 @@ def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, interval
         tuple(
             LateFile(file.name, interval.start, interval.end)
             for file, interval in behind
-            if version_of(file.name) > known and interval.start >= beginning
+            if version_of(file.name) > known and interval.start >= want.taken_in.beginning
         ),
         tuple(own.file for own in left if wanted is not None and own.interval.start >= wanted.end),
         tuple(own.file for own in left),

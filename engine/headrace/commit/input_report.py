@@ -187,7 +187,10 @@ def _of_passed_files(name: str, lineage: Sequence[Checkpoint]) -> Iterator[Input
 def _stopping_tables(config: JobConfig) -> list[str]:
     """Return the tables with `on_changed_file: fail`: no checkpoint records their late files, since a run stops before it takes anything in."""
     sources = config.sources.items() if config.branch is None else ()
-    return [name for name, source in sources if source.format == "delta" and source.on_changed_file == "fail"]
+    tables = (
+        (name, source) for name, source in sources if source.intervals is not None and source.intervals.by != "name"
+    )
+    return [name for name, source in tables if source.on_changed_file == "fail"]
 
 
 def _of_stopping_files(config: JobConfig, name: str, lineage: Sequence[Checkpoint]) -> Iterator[InputRemark]:

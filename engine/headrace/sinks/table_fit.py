@@ -37,6 +37,9 @@ class Staging(msgspec.Struct, frozen=True, omit_defaults=True):
     narrowed: dict[str, Any] = {}
     """Columns that have other types in the table than in the pipeline, with those of the table, as in Delta's log."""
 
+    variants: tuple[str, ...] = ()
+    """Columns of VARIANT, which are staged as texts of JSON."""
+
     @property
     def form(self) -> str:
         """Return a text that only stagings of the same form have."""
@@ -47,6 +50,8 @@ class Staging(msgspec.Struct, frozen=True, omit_defaults=True):
         for column in from_logged(self.narrowed) if self.narrowed else ():
             place = rows.schema.get_field_index(column.name)
             rows = rows.set_column(place, column, _fitted(rows[column.name], column))
+        for name in self.variants:
+            _check_json(rows[name], name)
         return rows
 
 
@@ -127,6 +132,7 @@ class TableFit:
             partition_by=tuple(name for name in self.table.partition_columns if name in self.written.names),
             in_table=self.takes_files,
             narrowed=to_logged(pa.schema(types)) if types else {},
+            variants=tuple(column.name for column, _ in self._shared if self._is_variant(column)),
         )
 
     @cached_property
@@ -224,6 +230,17 @@ def _fitted(values: pa.ChunkedArray, column: pa.Field) -> pa.ChunkedArray:
 
 
 _WAYS_ON: Final = "Let it emit what fits, filter such rows out, or give the table a wider column."
+
+
+def _check_json(texts: pa.ChunkedArray, name: str) -> None:
+    """Raise `UnfitRecord` for the first text that is no JSON."""
+    for place, text in enumerate(texts.to_pylist()):
+        try:
+            msgspec.json.decode("null" if text is None else text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise UnfitRecord(
+                place, name, f"is no JSON ({error}), and the sink's table has VARIANT there", _WAYS_ON
+            ) from error
 
 
 def _fits(value: pa.ChunkedArray, kind: pa.DataType) -> bool:

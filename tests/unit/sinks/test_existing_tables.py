@@ -325,6 +325,19 @@ def test_nested_values_keep_theirs_or_are_refused(values, kind, outcome):
     assert caught.value.index == outcome
 
 
+@pytest.mark.parametrize(
+    ("text", "is_json"), [('{"a": [1, null]}', True), (None, True), ("free text", False), ("", False), ("[1", False)]
+)
+def test_texts_for_variants_must_be_json(text, is_json):
+    rows = pa.table({"free": pa.array(["1", text], pa.string())})
+    if is_json:
+        assert Staging(variants=("free",)).fitted(rows) == rows
+        return
+    with pytest.raises(UnfitRecord, match="is no JSON .*VARIANT there") as caught:
+        Staging(variants=("free",)).fitted(rows)
+    assert caught.value.index == 1
+
+
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
 def test_keys_are_not_rounded(kind):
     harness = harness_over("merge")

@@ -88,6 +88,7 @@ def interval_of(checkpoint: Checkpoint) -> Interval | None:
 
 def taken_in(lineage: Sequence[Checkpoint], source: str) -> TakenIn:
     """Return the files of a source that the checkpoints of a lineage took in together."""
+    times = commit_times_of(lineage, source)
     recorded = [checkpoint.sources[source].taken for checkpoint in lineage if source in checkpoint.sources]
     names = frozenset(file.name for files in recorded for file in files) if recorded else None
     intervals = tuple(interval for interval, _ in intervals_of(lineage))
@@ -100,7 +101,8 @@ def taken_in(lineage: Sequence[Checkpoint], source: str) -> TakenIn:
         versions=tuple((number, own.begun_version) for number, own in facts),
         late=late_files(lineage, source),
         facts=next((own for checkpoint in reversed(lineage) if (own := checkpoint.sources.get(source))), NO_FACTS),
-        commit_times=commit_times_of(lineage, source),
+        commit_times=times,
+        dated=frozenset(times),
     )
 
 

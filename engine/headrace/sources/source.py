@@ -97,6 +97,9 @@ class TakenIn:
     commit_times: Mapping[int, int] = field(default_factory=dict)
     """Commit times (ms) that any checkpoint has recorded, by version, as `generations`."""
 
+    dated: frozenset[int] = frozenset()
+    """Versions whose commit times this lineage itself has recorded: a branch records those of its job again."""
+
     generations: Generations = field(default_factory=dict)
     """Generations that any checkpoint has recorded, also one that was left behind by a restore, and on a branch those of its job."""
 

@@ -144,7 +144,7 @@ class CommitIntervals:
             self.time_of(
                 reached
             )  # also of one without files: the next version cannot be earlier, whenever somebody looks at it
-        for version in sorted(self._times.keys() - want.taken_in.commit_times.keys()):
+        for version in sorted(self._times.keys() - want.taken_in.dated):
             time = self._times[version]
             counts = version == reached or (version < reached and (beginning is None or time >= beginning))
             if counts or not self._is_dated(version):

@@ -17,7 +17,7 @@ from typing import Final
 from headrace.config import JobConfig
 from headrace.errors import IntervalError
 from headrace.log.checkpoint import Checkpoint
-from headrace.log.intervals import interval_of, intervals_of, position_of, taken_in
+from headrace.log.intervals import beginning_of, interval_of, intervals_of, position_of, taken_in
 from headrace.names import counted
 from headrace.sources.folder.listing import UNKNOWN, content_digest, stamp
 from headrace.sources.intake import Intake
@@ -86,18 +86,24 @@ class RecordedFile:
 
 
 def input_changes(
-    lineage: Sequence[Checkpoint], listed: Mapping[str, Sequence[ListedFile]], storage: Storage
+    lineage: Sequence[Checkpoint],
+    listed: Mapping[str, Sequence[ListedFile]],
+    storage: Storage,
+    acknowledged: Mapping[str, Sequence[TakenFile]] | None = None,
 ) -> list[InputChange]:
     """Return how the `listed` files differ from the input of a lineage, the earliest checkpoint first.
 
     Leaves out files before the lineage's first interval, and files that are missing at the beginning of a source: users clean up old
     input that way, and its results stay. A file counts as changed when its size or modification time differs, and its content too.
+    `acknowledged` are records that a branch takes over from its job.
     """
-    changes = [
-        change
-        for source, files in listed.items()
-        for change in source_changes(lineage, source, files, storage, recorded_files(lineage, source))
-    ]
+    changes: list[InputChange] = []
+    for source, files in listed.items():
+        recorded = recorded_files(lineage, source)
+        for record in (acknowledged or {}).get(source, ()):
+            first = recorded[record.name].first if record.name in recorded else lineage[-1]
+            recorded[record.name] = RecordedFile(first, lineage[-1], record.stamp, record.content)
+        changes += source_changes(lineage, source, files, storage, recorded)
     return sorted(changes, key=lambda change: (change.checkpoint_id, change.source, change.file or ""))
 
 
@@ -166,7 +172,7 @@ def source_changes(
     `recorded` has the source's files as `recorded_files` returns them.
     """
     there = {digest(file.file.name): file for file in files}
-    beginning = next((interval.start for interval in map(interval_of, lineage) if interval is not None), None)
+    beginning = beginning_of(lineage, source)
     for name, record in recorded.items():
         if name not in there or (record.content == UNKNOWN and _begins_before(beginning, there[name])):
             continue

@@ -22,11 +22,12 @@ from headrace.commit.input_changes import (
     touched_files,
 )
 from headrace.config import JobConfig, SourceConfig
-from headrace.errors import SourceError
+from headrace.errors import HeadraceError, SourceError
 from headrace.log.checkpoint import Checkpoint
-from headrace.log.intervals import late_files
+from headrace.log.intervals import late_files, taken_in
 from headrace.log.warnings import RunWarning
 from headrace.names import counted
+from headrace.sources.delta.source import DeltaSource
 from headrace.sources.folder.formats import format_of
 from headrace.sources.folder.listing import FolderContent, FolderListing
 from headrace.sources.interval import Interval, timestamp_text
@@ -100,6 +101,12 @@ class InputRemark:
 
 def input_remarks(config: JobConfig, lineage: Sequence[Checkpoint]) -> list[InputRemark]:
     """Return the remarks on all sources of a job, whose `lineage` of checkpoints leads to the last one. Reads only listings, and changed files."""
+    stopping = (remark for name in _stopping_tables(config) for remark in _of_stopping_files(config, name, lineage))
+    return [*_recorded_remarks(config, lineage), *stopping]
+
+
+def _recorded_remarks(config: JobConfig, lineage: Sequence[Checkpoint]) -> list[InputRemark]:
+    """Return the remarks without those on a table's files at which the next run stops: it says so itself."""
     folders = {name: source for name, source in config.sources.items() if source.kind.is_folder}
     return [
         *(remark for name, source in folders.items() for remark in _of_folder(config, name, source, lineage)),
@@ -135,7 +142,9 @@ def refuse_changed_files(config: JobConfig, lineage: Sequence[Checkpoint]) -> No
     if not watched or config.branch is not None:
         return
     kinds = {InputKind.CHANGED, InputKind.GONE, InputKind.ADDED}
-    remarks = [remark for remark in input_remarks(config, lineage) if remark.source in watched and remark.kind in kinds]
+    remarks = [
+        remark for remark in _recorded_remarks(config, lineage) if remark.source in watched and remark.kind in kinds
+    ]
     if remarks:
         msg = f"{'. '.join(warning.message for warning in warnings_of(config, remarks))}. Nothing was taken in (on_changed_file: fail)."
         raise SourceError(msg)
@@ -173,6 +182,26 @@ def _of_passed_files(name: str, lineage: Sequence[Checkpoint]) -> Iterator[Input
     """Yield a remark for each file that micro-batches passed over, since its interval had been taken in."""
     for file in late_files(lineage, name):
         yield InputRemark(InputKind.ADDED, name, file.name, interval=Interval(file.start, file.end))
+
+
+def _stopping_tables(config: JobConfig) -> list[str]:
+    """Return the tables with `on_changed_file: fail`: no checkpoint records their late files, since a run stops before it takes anything in."""
+    sources = config.sources.items() if config.branch is None else ()
+    tables = (
+        (name, source) for name, source in sources if source.intervals is not None and source.intervals.by != "name"
+    )
+    return [name for name, source in tables if source.on_changed_file == "fail"]
+
+
+def _of_stopping_files(config: JobConfig, name: str, lineage: Sequence[Checkpoint]) -> Iterator[InputRemark]:
+    """Yield a remark for each late file of a table that no checkpoint has recorded."""
+    known = {file.name for file in late_files(lineage, name)}
+    listed: Sequence[ListedFile] = ()
+    with suppress(HeadraceError):  # the run itself reports a table that cannot be read
+        listed = DeltaSource.to_list(name, config).listed(taken_in(lineage, name))
+    for change in source_changes(lineage, name, listed, JobFolder.of(config), recorded_files(lineage, name)):
+        if change.change is ChangeOfInput.NEW and change.file is not None and change.file not in known:
+            yield InputRemark(InputKind.ADDED, name, change.file, interval=change.interval)
 
 
 def _twin_of(

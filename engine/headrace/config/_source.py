@@ -431,6 +431,11 @@ def _table_interval_problems(config: SourceConfig) -> Iterator[Problem]:
     own = config.intervals
     if own is None or own.by == "name":
         return
+    if config.begins_at.kind is StartKind.LATEST:
+        yield (
+            "start",
+            "'latest' leaves out rows of later intervals: the first interval says where a job begins, so write earliest, a time or a version",
+        )
     if own.by == "committed" and config.begins_at.kind is StartKind.SNAPSHOT:
         yield (
             "start",

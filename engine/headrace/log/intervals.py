@@ -9,7 +9,7 @@ from headrace.errors import IntervalError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.lineage import Lineage
 from headrace.sources.interval import Interval, timestamp_text
-from headrace.sources.position import NO_FACTS, LateFile, digest
+from headrace.sources.position import NO_FACTS, LateFile, TablePosition, TakenFile, digest
 from headrace.sources.source import TakenIn
 
 
@@ -88,6 +88,7 @@ def interval_of(checkpoint: Checkpoint) -> Interval | None:
 
 def taken_in(lineage: Sequence[Checkpoint], source: str) -> TakenIn:
     """Return the files of a source that the checkpoints of a lineage took in together."""
+    times = commit_times_of(lineage, source)
     recorded = [checkpoint.sources[source].taken for checkpoint in lineage if source in checkpoint.sources]
     names = frozenset(file.name for files in recorded for file in files) if recorded else None
     intervals = tuple(interval for interval, _ in intervals_of(lineage))
@@ -95,12 +96,24 @@ def taken_in(lineage: Sequence[Checkpoint], source: str) -> TakenIn:
     return TakenIn(
         names,
         intervals,
+        beginning=beginning_of(lineage, source) or 0,
         lasts=tuple((number, own.last) for number, own in facts),
         versions=tuple((number, own.begun_version) for number, own in facts),
         late=late_files(lineage, source),
         facts=next((own for checkpoint in reversed(lineage) if (own := checkpoint.sources.get(source))), NO_FACTS),
-        commit_times=commit_times_of(lineage, source),
+        commit_times=times,
+        dated=frozenset(times),
     )
+
+
+def beginning_of(lineage: Sequence[Checkpoint], source: str) -> int | None:
+    """Return the start of the first interval of a lineage (ms); the beginning of time if it had read the source's table before. None without one."""
+    for checkpoint in lineage:
+        if (interval := interval_of(checkpoint)) is not None:
+            return interval.start
+        if checkpoint.sources.get(source, NO_FACTS).position_as(TablePosition) is not None:
+            return 0 if any(map(interval_of, lineage)) else None
+    return None
 
 
 def late_files(lineage: Sequence[Checkpoint], source: str) -> tuple[LateFile, ...]:
@@ -108,6 +121,30 @@ def late_files(lineage: Sequence[Checkpoint], source: str) -> tuple[LateFile, ..
     known = {file.name for checkpoint in lineage for file in checkpoint.sources.get(source, NO_FACTS).taken}
     late = {file.name: file for checkpoint in lineage for file in checkpoint.sources.get(source, NO_FACTS).late}
     return tuple(file for name, file in late.items() if digest(name) not in known)
+
+
+def acknowledged_since_fork(job: Sequence[Checkpoint], branch: Sequence[Checkpoint], source: str) -> list[TakenFile]:
+    """Return the records that a job's acknowledgements since the fork made of a source's files, as far as they count on the branch and it lacks them.
+
+    They count for files that were taken in before the fork, and for files that the job never took in: it leaves them out. The branch reads all others
+    again, as they are now. `job` and `branch` are the two lineages.
+    """
+    fork = next((checkpoint for checkpoint in branch if checkpoint.kind is Kind.FORK), None)
+    if fork is None or all(checkpoint.checkpoint_id != fork.restored_from for checkpoint in job):
+        return []
+    since = [checkpoint for checkpoint in job if checkpoint.checkpoint_id > (fork.restored_from or 0)]
+    acknowledged = _records_of((c for c in since if c.kind is Kind.ACKNOWLEDGEMENT), source)
+    taken = _records_of((c for c in since if c.kind is not Kind.ACKNOWLEDGEMENT), source)
+    kept, own = _records_of(branch[: branch.index(fork)], source), _records_of(branch, source)
+    return [
+        record
+        for name, record in acknowledged.items()
+        if (name in kept or name not in taken) and own.get(name) != record
+    ]
+
+
+def _records_of(checkpoints: Iterable[Checkpoint], source: str) -> dict[str, TakenFile]:
+    return {file.name: file for checkpoint in checkpoints for file in checkpoint.sources.get(source, NO_FACTS).taken}
 
 
 def commit_times_of(checkpoints: Iterable[Checkpoint], source: str) -> dict[int, int]:

@@ -15,7 +15,7 @@ from headrace.edits.fork import log_of
 from headrace.errors import ConfigError, IntervalError, SourceError
 from headrace.log.branches import Branch
 from headrace.log.checkpoint import Checkpoint, Kind
-from headrace.log.intervals import interval_of, intervals_of, place_of, position_of
+from headrace.log.intervals import acknowledged_since_fork, interval_of, intervals_of, place_of, position_of
 from headrace.log.lineage import Lineage
 from headrace.names import counted
 from headrace.plan.stages import Plan, waits_of
@@ -170,7 +170,7 @@ def _stale_branch(
         begins_behind(branch, requested, lineage)
         or differences_to_file(config, branch, branch_lineage)
         or code_differences(config, branch, branch_lineage)
-        or input_changes(branch_lineage, listed_input(intake, branch_lineage), JobFolder.of(config))
+        or _changes_on_branch(config, branch_lineage, listed_input(intake, branch_lineage))
     )
     return branch if is_stale else None
 
@@ -192,7 +192,7 @@ def refuse_changed_input(
     config: JobConfig, name: str, lineage: Sequence[Checkpoint], listed: Mapping[str, Sequence[ListedFile]]
 ) -> None:
     """Raise `SourceError` if input that a branch has taken in has changed since. `lineage` is the branch's."""
-    changes = input_changes(lineage, listed, JobFolder.of(config))
+    changes = _changes_on_branch(config, lineage, listed)
     if changes:
         more = f" ({counted(len(changes), 'such file')})" if len(changes) > 1 else ""
         msg = (
@@ -200,6 +200,15 @@ def refuse_changed_input(
             f"go back. Drop it, then run the backfill again to take in the present files: 'headrace branch drop {config.job} {name}'."
         )
         raise SourceError(msg)
+
+
+def _changes_on_branch(
+    config: JobConfig, lineage: Sequence[Checkpoint], listed: Mapping[str, Sequence[ListedFile]]
+) -> list[InputChange]:
+    """Return how input differs from what a branch has taken in. What somebody has acknowledged on its job since counts as it was then."""
+    job = log_of(config).lineage.checkpoints
+    acknowledged = {source: acknowledged_since_fork(job, lineage, source) for source in listed}
+    return input_changes(lineage, listed, JobFolder.of(config), acknowledged)
 
 
 def _taken_in(config: JobConfig, wanted: Interval, lineage: Sequence[Checkpoint]) -> Interval:

@@ -15,7 +15,7 @@ from headrace.edits.requeue import requeue_again
 from headrace.errors import StorageError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.facts import NO_ROW_TIMES
-from headrace.log.intervals import commit_times_of, generations_of, taken_in
+from headrace.log.intervals import acknowledged_since_fork, commit_times_of, generations_of, taken_in
 from headrace.plan.stages import Plan
 from headrace.run.due_timers import any_timer_due
 from headrace.run.events import RunEvents
@@ -113,13 +113,16 @@ class BatchSequence:
         return self.followed.now() if follows is None else self.followed.began(follows)
 
     def taken_in(self) -> dict[str, TakenIn]:
-        """Return the files that the job has taken in of each source, with the generations that it, or the job of a branch, has recorded."""
+        """Return the files that the job has taken in of each source.
+
+        On a branch, also what its job has recorded: generations, commit times, and acknowledgements since the fork.
+        """
         lineage, job = self.job.lineage.checkpoints, self.followed.live
         known = [*self.job.checkpoints, *([] if job is None else job.checkpoints)]
         names = [source.name for source in self.plan.sources]
         return {
             name: replace(
-                taken_in(lineage, name),
+                taken_in(lineage, name).with_acknowledged(self._acknowledged(name)),
                 generations=generations_of(known, name),
                 commit_times=commit_times_of(known, name),
             )
@@ -226,8 +229,8 @@ class BatchSequence:
         self.events.committed(checkpoint.checkpoint_id, taken.rows, clock.monotonic() - started)
 
     def _with_touched(self, facts: Mapping[str, SourceFacts]) -> dict[str, SourceFacts]:
-        """Return facts of sources with the records of touched files that the job has taken in."""
-        if not any(self.touched.values()):
+        """Return facts of sources with the records of touched files that the job has taken in, and on a branch of acknowledged ones."""
+        if not any(self.touched.values()) and self.followed.live is None:
             return dict(facts)
         taken = self.taken_in()
         return {
@@ -235,7 +238,14 @@ class BatchSequence:
         }
 
     def _touched_among(self, source: str, taken: TakenIn) -> list[TakenFile]:
-        return [record for record in self.touched.get(source, ()) if record.name in (taken.names or ())]
+        touched = [record for record in self.touched.get(source, ()) if record.name in (taken.names or ())]
+        return [*touched, *self._acknowledged(source)]
+
+    def _acknowledged(self, source: str) -> Sequence[TakenFile]:
+        """Return, on a branch, the records of its job's acknowledgements that it has to make."""
+        job = self.followed.live
+        lineage = self.job.lineage.checkpoints
+        return () if job is None else acknowledged_since_fork(job.lineage.checkpoints, lineage, source)
 
     def _parallelism(self) -> int:
         wanted = self.options.parallelism or self.config.tasks

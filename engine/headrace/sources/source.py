@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Literal, NamedTuple, Protocol, Self
 
 import msgspec
@@ -17,7 +17,17 @@ from headrace.sources.folder.format import FileRows
 from headrace.sources.generations import Generation, Generations, place_of
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
-from headrace.sources.position import NO_FACTS, LateFile, PassedVersion, Position, Ranges, SourceFacts, count_rows
+from headrace.sources.position import (
+    NO_FACTS,
+    LateFile,
+    PassedVersion,
+    Position,
+    Ranges,
+    SourceFacts,
+    TakenFile,
+    count_rows,
+    digest,
+)
 from headrace.storage.storage import Storage
 
 NOTHING_MORE: Final = msgspec.Raw(b"null")
@@ -70,6 +80,8 @@ class TakenIn:
 
     names: frozenset[str] | None = None
     intervals: tuple[Interval, ...] = ()
+    beginning: int = 0
+    """Start of the first interval (ms): earlier files are left out. 0 where a table was read before its first interval."""
     lasts: tuple[tuple[int, str], ...] = ()
     """Checkpoints that can be restored, the oldest first, each with the last file that was taken in by then."""
 
@@ -85,8 +97,19 @@ class TakenIn:
     commit_times: Mapping[int, int] = field(default_factory=dict)
     """Commit times (ms) that any checkpoint has recorded, by version, as `generations`."""
 
+    dated: frozenset[int] = frozenset()
+    """Versions whose commit times this lineage itself has recorded: a branch records those of its job again."""
+
     generations: Generations = field(default_factory=dict)
     """Generations that any checkpoint has recorded, also one that was left behind by a restore, and on a branch those of its job."""
+
+    def with_acknowledged(self, records: Sequence[TakenFile]) -> TakenIn:
+        """Return the input with further files that somebody has acknowledged."""
+        if not records:
+            return self
+        names = frozenset(record.name for record in records)
+        late = tuple(file for file in self.late if digest(file.name) not in names)
+        return replace(self, names=(self.names or frozenset()) | names, late=late)
 
     def checkpoint_at(self, version: int) -> int | None:
         """Return the last checkpoint that had read no version of a table above this one; None if it is unknown."""

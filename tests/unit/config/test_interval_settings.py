@@ -69,6 +69,16 @@ def scheduled(cron, timezone="UTC"):
             ["sources.events.start", "without their times"],
         ),
         (
+            ["format: delta", "interval: {by: committed}", "start: latest"],
+            "",
+            ["sources.events.start", "the first interval says where a job begins"],
+        ),
+        (
+            ["format: delta", "interval: {by: partition, column: day}", "start: latest"],
+            "",
+            ["sources.events.start", "the first interval says where a job begins"],
+        ),
+        (
             ["format: delta", "interval: {by: partition, column: day}", "change_feed: true"],
             "",
             ["change_feed", "by: committed"],

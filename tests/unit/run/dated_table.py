@@ -51,9 +51,9 @@ class DatedTable(TableWriter):
         super().__init__(rows=_with_days(table(), ()) if by_day else None, **options)
         self.date(0, -1)
 
-    def append_at(self, when, *names, of=None):
-        """Append rows in one commit; `of` has the day of each, as a number or a text."""
-        rows = table(*names)
+    def append_at(self, when, *names, of=None, rows=None):
+        """Append `rows`, or rows with these names, in one commit; `of` has the day of each, as a number or a text."""
+        rows = table(*names) if rows is None else rows
         self.append(rows=_with_days(rows, of) if self.by_day else rows)
         return self.date(self.version, when)
 
@@ -84,6 +84,7 @@ class IntervalJob(TableJob):
 
     def __init__(self, written, *more, by=None, harness=None, **source):
         interval = by or ({"by": "partition", "column": "day"} if written.by_day else {"by": "committed"})
+        self.others: list[DatedTable] = []  # further tables of the job: they live as long as it does
         super().__init__(written, *more, interval=interval, harness={"now": FIRST, **(harness or {})}, **source)
 
     def days(self, first, end=None, **options):

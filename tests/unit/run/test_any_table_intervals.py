@@ -9,10 +9,12 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from headrace import Timestamp
 from headrace.commit.input_report import input_remarks
 from headrace.errors import IntervalError
 from headrace.sources.interval import Interval
-from tests.unit.run.dated_table import DAY, FIRST, HOUR, DatedTable, IntervalJob, days, rows_by_version
+from tests.unit.run.dated_table import DAY, FIRST, HOUR, DatedTable, IntervalJob, day_of, days, rows_by_version
+from tests.unit.support.table_job import Row, table
 
 END = 4
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # a job takes too long for many shorter ones
@@ -193,23 +195,67 @@ def differing_days(model, job, position):
     return {day for day in range(position) if taken[day] != present[day]}
 
 
-@pytest.mark.slow
-@settings(max_examples=10, deadline=None, phases=PHASES)
-@given(
-    commits=st.lists(COMMITS, min_size=1, max_size=6),
-    steps=st.lists(st.none() | st.integers(1, 30), max_size=6),
-)
-def test_runs_with_and_without_intervals_continue(commits, steps):
-    model = Model(by_day=False)
-    for hour, of in commits:
-        model.commit(hour, of)
-    job = IntervalJob(model.written, harness={"now": FIRST + END * DAY}, max_files_per_batch=1)
-    job.interval(days(-2, 0))
+STEPS = st.lists(st.none() | st.integers(1, 30), max_size=6)
+
+
+def take_steps(job, steps):
+    """Run up to the end of each step (hours), or one micro-batch of a caught-up run where it is None."""
     for hours in steps:
-        start = job.last.interval_end
+        start = next((own.interval_end for own in reversed(job.log.lineage.checkpoints) if own.interval_end), None)
         if hours is None:
             job.run(max_batches=1)
         elif (end := start + hours * HOUR) <= FIRST + END * DAY:
             job.interval(Interval(start, end))
+
+
+@pytest.mark.slow
+@settings(max_examples=10, deadline=None, phases=PHASES)
+@given(by_day=st.booleans(), commits=st.lists(COMMITS, min_size=1, max_size=6), steps=STEPS)
+def test_runs_with_and_without_intervals_continue(by_day, commits, steps):
+    model = Model(by_day=by_day)
+    for hour, of in commits:
+        model.commit(hour, of)
+    job = IntervalJob(model.written, by={"by": "committed"}, harness={"now": FIRST + END * DAY}, max_files_per_batch=1)
+    job.interval(days(-2, 0))
+    take_steps(job, steps)
+    assert_backfill_changes_nothing(job)
     job.run()
-    assert job.arrived() == [name for _, _, name in model.rows()]
+    assert job.arrived() == [name for _, name, _ in rows_by_version(model.written)]
+    assert_backfill_changes_nothing(job)
+
+
+def assert_backfill_changes_nothing(job):
+    before = job.arrived()
+    backfill_with_crash(job, days(-2, 0), None)
+    assert job.arrived() == before
+    assert_reported(job, set())
+
+
+@pytest.mark.slow
+@settings(max_examples=10, deadline=None, phases=PHASES)
+@given(
+    hours=st.lists(st.lists(HOURS, min_size=1, max_size=4).map(sorted), min_size=2, max_size=2),
+    of_folder=st.lists(st.integers(0, END - 1), max_size=3, unique=True),
+    batches=st.integers(1, 4),
+    limit=st.sampled_from([1, 16]),
+)
+def test_sources_that_meet_are_followed(hours, of_folder, batches, limit):
+    tables, sources = [DatedTable(), DatedTable()], {}
+    for number, written in enumerate(tables):
+        own = {"format": "delta", "path": written.path, "interval": {"by": "committed"}}
+        sources["rows" if number == 0 else "more"] = {**own, "max_files_per_batch": limit}
+        for hour in hours[number]:
+            written.append_at(hour / 24, rows=table(f"{number} {hour}", at=hour * 3600))
+    if of_folder:
+        sources["files"] = {"interval": "%Y-%m-%d"}
+    job = IntervalJob(tables[0], *list(sources)[1:], harness={"now": FIRST + END * DAY})
+    job.harness.change(job={"sources": sources})
+    for day in of_folder:
+        row = Row("a", Timestamp(day * DAY), f"folder {day}", 1)
+        job.harness.feed("files", [row], file=f"{day_of(day)}.parquet")
+    job.interval(days(-2, 0))
+    for _ in range(batches):
+        job.run(max_batches=1)
+    assert_backfill_changes_nothing(job)
+    job.run()
+    assert_backfill_changes_nothing(job)

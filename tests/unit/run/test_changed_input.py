@@ -224,6 +224,21 @@ def test_late_file_may_be_left_out():
     assert (folder.run().warnings, folder.rows) == ((), ["b"])
 
 
+def test_branch_takes_over_acknowledged_files():
+    folder = Folder()
+    folder.write("b.json", lines("1"))
+    folder.run()
+    branch = folder.harness.branch("other")
+    folder.write("c.json", lines("2"))
+    folder.run()
+    folder.write("b.json", lines("changed"))
+    folder.write("c.json", lines("corrected"))
+    folder.acknowledge("all")
+    branch.run()
+    branch.promote()
+    assert (folder.named, folder.rows) == (set(), ["1", "corrected"])
+
+
 def test_file_gone_from_the_middle_is_named():
     folder = Folder()
     for name in ("a", "b", "c"):

@@ -14,7 +14,7 @@ from headrace.edits.acknowledge import acknowledge
 from headrace.errors import ConfigError, IntervalError, SourceError
 from headrace.sources.interval import Interval
 from tests.unit.run.dated_table import DAY, DatedTable, IntervalJob, at, day_of, days
-from tests.unit.support.table_job import Row
+from tests.unit.support.table_job import Row, table
 
 
 def committed():
@@ -25,6 +25,10 @@ def committed():
     written.append_at(1.9, "d")
     written.append_at(2.5, "e")
     return written
+
+
+def remarks_on(job):
+    return input_remarks(job.harness.config, job.log.lineage.checkpoints)
 
 
 def test_each_day_takes_its_commits():
@@ -196,6 +200,48 @@ def test_acknowledged_files_are_reported_no_more():
     assert job.days(2).warnings == ()
 
 
+@pytest.mark.parametrize("on_changed_file", ["warn", "fail"])
+@pytest.mark.parametrize("day", [0, 1, 2])
+def test_acknowledged_rows_stay_out_of_backfills(day, on_changed_file):
+    written = DatedTable(by_day=True)
+    for number in range(3):
+        written.append_at(number + 0.5, f"{number}", of=[number])
+    job = IntervalJob(written)
+    for number in range(3):
+        job.days(number)
+    written.append_at(3.1, "late", "3", of=[0, 3])
+    job.days(3)
+    acknowledge_all(job)
+    job.configure(on_changed_file=on_changed_file)
+    assert job.backfill(days(day)).outcome.value == "promoted"
+    assert job.arrived() == ["0", "1", "2", "3"]
+    assert remarks_on(job) == []
+    assert [job.days(number).stopped_because for number in range(4)] == ["done"] * 4
+    assert job.took_days(4) == []
+
+
+def test_branch_takes_over_acknowledgements_of_its_job():
+    written = DatedTable(by_day=True)
+    for number in range(3):
+        written.append_at(number + 0.5, f"{number}", of=[number])
+    job = IntervalJob(written)
+    for number in range(3):
+        job.days(number)
+    branch = job.harness.branch("other", at=2)
+    written.append_at(3.1, "late", "3", of=[0, 3])
+    job.days(3)
+    acknowledge_all(job)
+    for number in (2, 3):
+        branch.run(mode="interval", **interval_options(number, number + 1))
+    branch.promote()
+    assert (job.arrived(), remarks_on(job)) == (["0", "1", "2", "3"], [])
+
+
+def acknowledge_all(job):
+    with job.on_its_clock():
+        acknowledge(job.harness.config, ["all"], "not ours", "by-hand")
+
+
 def test_run_ends_before_late_rows_on_request():
     written = DatedTable(by_day=True)
     written.append_at(0.5, "a", of=[0])
@@ -209,6 +255,24 @@ def test_run_ends_before_late_rows_on_request():
     assert job.arrived() == ["a", "b"]
     with pytest.raises(SourceError, match=r"came to intervals that the job had taken in before.*on_changed_file: fail"):
         job.configure(on_changed_file="fail").days(2)
+
+
+def test_rows_that_end_runs_can_be_acknowledged():
+    written = DatedTable(by_day=True)
+    written.append_at(0.5, "a", of=[0])
+    job = IntervalJob(written, on_changed_file="fail")
+    job.days(0)
+    written.append_at(1.5, "late", "b", of=[0, 1])
+    with pytest.raises(SourceError, match=r"'headrace input reader --acknowledge FILE'"):
+        job.days(1)
+    assert [(remark.kind.value, remark.interval) for remark in remarks_on(job)] == [("added_file", days(0))]
+    with pytest.raises(IntervalError, match="Its input has changed since"):
+        job.days(0)
+    acknowledge_all(job)
+    assert remarks_on(job) == []
+    assert (job.took_days(1), job.days(0).stopped_because) == (["b"], "done")
+    shutil.rmtree(written.path)
+    assert remarks_on(job) == []
 
 
 # ------------------------------------------------------------------------------------------------- clocks and bad tables
@@ -246,6 +310,30 @@ def test_clock_that_went_back_moves_no_version_back():
     written.append_at(1.8, "c")
     job = IntervalJob(written)
     assert [job.took_days(number) for number in range(2)] == [[], ["a", "b", "c"]]
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+@pytest.mark.parametrize("kind", ["optimize", "delete", "set", "skip"])
+def test_commits_without_files_hold_the_clock(kind, looks):
+    written = DatedTable()
+    written.append_at(0.5, "a")
+    written.append_at(1.9, "b")
+    if kind == "skip":
+        written.append("c")
+    elif kind == "set":
+        written.set(logRetentionDuration="interval 10 days")
+    else:
+        getattr(written, kind)(*(["a"] if kind == "delete" else []))
+    written.date(3, 1.95)
+    job = IntervalJob(written, on_change="skip", **({"skip_versions": "3"} if kind == "skip" else {}))
+    job.harness.clock.advance(4 * DAY)
+    if looks == 2:
+        job.run()
+    written.append_at(1.2, "behind")
+    written.append_at(2.5, "d")
+    job.run()
+    assert job.arrived() == ["a", "b", "behind", "d"]
+    assert remarks_on(job) == []
 
 
 def test_commit_far_ahead_of_the_clock_is_refused():
@@ -301,6 +389,23 @@ def test_gap_behind_runs_without_intervals_is_refused():
     assert job.took_days(2) == ["e"]
 
 
+def test_late_rows_count_behind_runs_without_intervals():
+    written = DatedTable(by_day=True)
+    written.append_at(0.5, "a", of=[0])
+    written.append_at(0.6, "b", of=[1])
+    job = IntervalJob(written)
+    job.harness.clock.advance(3 * DAY)
+    job.configure(interval=None).run()
+    job.configure(interval={"by": "partition", "column": "day"})
+    written.append_at(2.5, "c", of=[2])
+    assert job.took_days(2) == ["c"]
+    written.append_at(3.5, "late", "d", of=[1, 3])
+    assert job.took_days(3) == ["d"]
+    assert [remark.interval for remark in remarks_on(job)] == [days(1)]
+    assert job.backfill(days(1)).outcome.value == "promoted"
+    assert (sorted(job.arrived()), remarks_on(job)) == (["a", "b", "c", "d", "late"], [])
+
+
 def test_caught_up_and_interval_runs_alternate():
     written = committed()
     job = IntervalJob(written, max_files_per_batch=1)
@@ -313,6 +418,25 @@ def test_caught_up_and_interval_runs_alternate():
     job.run()
     assert job.arrived() == ["a", "b", "c", "d", "e"]
     assert job.days(0).stopped_because == "done"
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, None])
+def test_backfill_follows_cuts_within_a_version(batches):
+    written = DatedTable(by_day=True)
+    written.append_at(0.5, "a", of=[0])
+    written.append_at(1.5, "b", "c", "d", of=[0, 1, 2])
+    written.append_at(2.5, "e", of=[1])
+    job = IntervalJob(written, by={"by": "committed"}, max_files_per_batch=1)
+    job.days(0)
+    job.harness.clock.advance(4 * DAY)
+    job.run(max_batches=batches)
+    before = job.arrived()
+    assert job.plan(days(0)).changes == ()
+    assert job.backfill(days(0)).outcome.value == "promoted"
+    assert job.arrived() == before
+    job.run()
+    assert job.arrived() == ["a", "b", "c", "d", "e"]
+    assert remarks_on(job) == []
 
 
 @pytest.mark.parametrize(
@@ -475,6 +599,34 @@ def test_two_tables_meet_by_intervals():
         job.days(number)
     whole.days(0, 2)
     assert sorted(job.arrived()) == sorted(whole.arrived())
+
+
+def two_tables(**source):
+    """Return a job over two tables by commit, whose last commits have different times."""
+    one, other = DatedTable(), DatedTable()
+    for number in range(3):
+        one.append_at(number + 0.3, rows=table(f"1.{number}a", f"1.{number}b", at=number * 86_400 + 1000))
+        one.append_at(number + 0.6, rows=table(f"1.{number}c", at=number * 86_400 + 3000))
+        other.append_at(number + 0.4, rows=table(f"2.{number}a", at=number * 86_400 + 2000))
+        other.append_at(number + 0.7, rows=table(f"2.{number}b", f"2.{number}c", at=number * 86_400 + 2500))
+    job = IntervalJob(one, "more", **source)
+    job.others.append(other)
+    more = {"format": "delta", "path": other.path, "interval": {"by": "committed"}, **source}
+    job.harness.change(job={"sources": {**job.harness.job["sources"], "more": more}})
+    return job
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_files_per_batch": 1}])
+def test_backfill_follows_caught_up_runs_of_two_tables(limits):
+    job = two_tables(**limits)
+    job.days(0)
+    job.harness.clock.advance(4 * DAY)
+    job.run()
+    before = job.arrived()
+    assert job.plan(days(0)).changes == ()
+    assert job.backfill(days(0)).outcome.value == "promoted"
+    assert job.arrived() == before
+    assert remarks_on(job) == []
 
 
 @pytest.mark.parametrize("by_day", [False, True])

@@ -191,8 +191,8 @@ class DeltaErrors:
         """Return the error for files of intervals that were taken in before they came."""
         return SourceError(
             f"source '{self.source}': {counted(files, 'file')} of {self.config.path} came to intervals that were taken in already, the first is {name}, of "
-            f"{interval}. Nothing was taken in (on_changed_file: fail). Compute the interval again, or let runs go on and report such files: "
-            f"sources.{self.source}.on_changed_file: warn."
+            f"{interval}. Nothing was taken in (on_changed_file: fail). Compute the interval again ('headrace backfill'), leave such files "
+            f"out ('headrace input {self.job} --acknowledge FILE'), or let runs go on and report them: sources.{self.source}.on_changed_file: warn."
         )
 
     def _restore(self, checkpoint: int | None) -> str:

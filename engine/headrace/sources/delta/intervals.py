@@ -26,7 +26,7 @@ from headrace.errors import ConfigError, IntervalError, SourceError
 from headrace.sources.delta.errors import DeltaErrors
 from headrace.sources.delta.names import REWRITTEN, kind_of, start_of, version_of
 from headrace.sources.interval import Interval, timestamp_text
-from headrace.sources.position import LateFile, SourceFacts, TablePosition
+from headrace.sources.position import LateFile, SourceFacts, TablePosition, digest
 from headrace.sources.source import SourceFile, TakenIn, Want
 from headrace.storage.delta_log import DeltaCommit, LoggedFile, TableState
 
@@ -140,7 +140,11 @@ class CommitIntervals:
     def new_times(self, want: Want, reached: int) -> Iterable[tuple[int, int]]:
         """Yield the times of versions that are taken in or late, of the last one, and of later ones whose times the log does not keep."""
         beginning = None if want.interval is None else want.interval.start
-        for version in sorted(self._times.keys() - want.taken_in.commit_times.keys()):
+        if reached >= self._first:
+            self.time_of(
+                reached
+            )  # also of one without files: the next version cannot be earlier, whenever somebody looks at it
+        for version in sorted(self._times.keys() - want.taken_in.dated):
             time = self._times[version]
             counts = version == reached or (version < reached and (beginning is None or time >= beginning))
             if counts or not self._is_dated(version):
@@ -156,8 +160,14 @@ class CommitIntervals:
             start -= 1
         for number in range(start, version + 1):
             if number not in self._times:
-                self._times[number] = self._next_time(number, self._times.get(number - 1))
+                self._times[number] = self._next_time(number, self._time_before(number))
         return self._times[version]
+
+    def _time_before(self, version: int) -> int | None:
+        """Return the time of the version before; if no checkpoint has it, that of the last one before it that is known."""
+        if version - 1 in self._times:
+            return self._times[version - 1]
+        return max((time for number, time in self._times.items() if number < version), default=None)
 
     def _next_time(self, version: int, before: int | None) -> int:
         if self._config.skips(version):
@@ -234,6 +244,8 @@ class Division:
     """Files of intervals that were taken in before they came."""
     waiting: tuple[SourceFile, ...]
     """Files of later intervals."""
+    left: tuple[SourceFile, ...] = ()
+    """All files that come after those taken: a micro-batch that is repeated ended before them, or they are `waiting`."""
     rewritten: frozenset[int] = frozenset()
     """Starts of wanted intervals with commits that are passed over (ms): `taken` lacks their files, which the last version has."""
 
@@ -256,29 +268,29 @@ def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, interval
 
     Raises `IntervalError` where the position was recorded without intervals, and an earlier interval than the wanted one has files.
     """
-    placed, without = [*_placed(files, intervals)], [file for file in files if intervals.interval_of(file.name) is None]
     known, reached, wanted = known_version(since), want.taken_in.reached, want.interval
-    beginning = want.taken_in.intervals[0].start if want.taken_in.intervals else 0
-    begun = {*since.begun}
+    acknowledged = want.taken_in.names or frozenset()  # of tables, checkpoints record no other names
+    ahead = [file for file in files if not is_taken_up(file.name, since) and digest(file.name) not in acknowledged]
+    placed, without = [*_placed(ahead, intervals)], [file for file in files if intervals.interval_of(file.name) is None]
     behind = [own for own in placed if reached is not None and own.interval.start < reached]
-    on_time = [
-        own for own in placed if (reached is None or own.interval.start >= reached) and own.file.name not in begun
-    ]
+    on_time = [own for own in placed if reached is None or own.interval.start >= reached]
     if wanted is not None and reached is None and since.position is not None:
         _refuse_gap([own for own in on_time if own.interval.start < wanted.start], wanted)
     taken = [own for own in on_time if _is_wanted(own, since, want)]
+    left = [own for own in on_time if not _is_wanted(own, since, want)]
     rewritten = frozenset(own.interval.start for own in taken if kind_of(own.file.name) == REWRITTEN)
     return Division(
         (
-            *(file for file in without if version_of(file.name) > known and file.name not in begun),
+            *(file for file in without if version_of(file.name) > known and file.name not in since.begun),
             *sorted((own.file for own in taken if own.interval.start not in rewritten), key=lambda file: file.name),
         ),
         tuple(
             LateFile(file.name, interval.start, interval.end)
             for file, interval in behind
-            if version_of(file.name) > known and file.name not in begun and interval.start >= beginning
+            if version_of(file.name) > known and interval.start >= want.taken_in.beginning
         ),
-        tuple(own.file for own in on_time if wanted is not None and own.interval.start >= wanted.end),
+        tuple(own.file for own in left if wanted is not None and own.interval.start >= wanted.end),
+        tuple(own.file for own in left),
         rewritten,
     )
 
@@ -291,6 +303,14 @@ def known_version(facts: SourceFacts) -> int:
     return position.version if position.listed is None else max(position.listed, position.version)
 
 
+def is_taken_up(name: str, facts: SourceFacts) -> bool:
+    """Return whether a file was taken up before a position, in part or whole: the first files of a version can be, and others not.
+
+    Where a column gives the intervals, files may come behind the last one, so it says nothing.
+    """
+    return name in facts.begun or (start_of(name) is None and name <= facts.last)
+
+
 def _placed(files: Iterable[SourceFile], intervals: TableIntervals) -> Iterator[_Placed]:
     for file in files:
         if (interval := intervals.interval_of(file.name)) is not None:
@@ -300,9 +320,12 @@ def _placed(files: Iterable[SourceFile], intervals: TableIntervals) -> Iterator[
 def _is_wanted(own: _Placed, since: SourceFacts, want: Want) -> bool:
     if own.file.name <= since.last:
         return False
-    if want.interval is not None:
-        return want.interval.start <= own.interval.start < want.interval.end
-    return want.until is None or own.file.name <= want.until
+    interval, until = want.interval, want.until
+    if interval is None:
+        return until is None or own.file.name <= until
+    # Where sources met, a recorded micro-batch took files beyond its interval: that ends where all sources were taken in completely.
+    is_recorded = until is not None and own.file.name <= until
+    return own.interval.start >= interval.start and (is_recorded or own.interval.start < interval.end)
 
 
 def _refuse_gap(earlier: Sequence[_Placed], wanted: Interval) -> None:

@@ -8,6 +8,7 @@ before inserts and post-images (`plus`). Arrival order does not depend on the fi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from datetime import timedelta
 from typing import ClassVar, Final, NamedTuple, Self
 
 import msgspec
@@ -24,6 +25,7 @@ from headrace.sources.delta.intervals import (
     TableIntervals,
     divide,
     intervals_of_table,
+    is_taken_up,
     known_version,
     late_error,
 )
@@ -83,10 +85,21 @@ class DeltaSource(Source):
     @classmethod
     def of(cls, node: SourceNode, job: JobConfig, connection: Topic | None = None) -> Self:  # noqa: ARG003 - it has none
         """Make the source that the pipeline declares as `node`."""
-        return cls(node, job.sources[node.name], JobFolder.of(job), job.job)
+        return cls(node, job.sources[node.name], JobFolder.of(job), job.job, is_branch=job.branch is not None)
 
-    def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage, job: str = "JOB") -> None:
-        """Keep the source as the pipeline declares it, and its `config` in the job's file. Read nothing yet."""
+    @classmethod
+    def to_list(cls, name: str, job: JobConfig) -> Self:
+        """Make a source that only lists files: that needs nothing of the pipeline, such as a record."""
+        return cls.of(SourceNode(name, msgspec.Struct, "", (), None, timedelta(0)), job)
+
+    def __init__(
+        self, source: SourceNode, config: SourceConfig, storage: Storage, job: str = "JOB", *, is_branch: bool = False
+    ) -> None:
+        """Keep the source as the pipeline declares it, and its `config` in the job's file. Read nothing yet.
+
+        A branch does not stop for late files: its job reports them.
+        """
+        self._is_branch = is_branch
         self._node, self._name, self._config, self._storage = source, source.name, config, storage
         self._log = DeltaLog(config.path, storage.options)
         self._errors = DeltaErrors(source.name, config, job)
@@ -160,6 +173,8 @@ class DeltaSource(Source):
     def _lies_behind(self, version: int, want: Want) -> bool:
         if self._intervals is None or want.interval is None:
             return False
+        if want.until is not None and version <= version_of(want.until):
+            return False
         return self._intervals.is_behind(version, want.interval)
 
     def _lies_before(self, version: int, want: Want) -> bool:
@@ -180,9 +195,9 @@ class DeltaSource(Source):
         parts = divide(new, since, want, intervals)
         if parts.rewritten:
             parts = parts.with_files(self._files_now(versions, parts.rewritten))
-        if parts.late and self._config.on_changed_file == "fail":
+        if parts.late and self._config.on_changed_file == "fail" and not self._is_branch:
             raise late_error(self._errors, parts.late)
-        self._later = parts.taken
+        self._later = (*parts.taken, *parts.left)
         files = (*unread, *parts.taken)
         reached = parts.whole_up_to(listed)
         if want.until is not None and want.interval is None:
@@ -225,7 +240,8 @@ class DeltaSource(Source):
         self._intervals.look(taken_in, max(place.version, versions[0]))
         _, new = self._files_ahead(place, versions, Want(taken_in), has_unread=True)  # up to one that runs stop at
         known, reached = known_version(taken_in.facts), taken_in.reached
-        ahead = [ListedFile(file, self._intervals.interval_of(file.name)) for file in new]
+        left = (file for file in new if not is_taken_up(file.name, taken_in.facts))
+        ahead = [ListedFile(file, self._intervals.interval_of(file.name)) for file in left]
         late = [_listed_late(file) for file in taken_in.late]
         return [
             *late,

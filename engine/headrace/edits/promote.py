@@ -65,7 +65,7 @@ from headrace.log.declared import to_schemas
 from headrace.log.lease import Notify, silent
 from headrace.sinks.layout import folders_of
 from headrace.sinks.registry import sink_of
-from headrace.sinks.sink import NO_WRITERS, OutputFile, SparkWriters
+from headrace.sinks.sink import NO_WRITERS, OUTPUTS, OutputFile, SparkWriters
 from headrace.sources.interval import timestamp_text
 from headrace.storage.delta_commits import APPEND_ONLY
 from headrace.storage.files import StagedFile, partition_text
@@ -107,7 +107,7 @@ def _added_files(
     staging = job.stagings[name]
     if not staging.in_table:
         rows = own.read(_written_columns(of_branch, written))
-        staged = job.folder.stage(f"outputs/{name}/{_file_name(job, name, checkpoint_id)}", rows)
+        staged = job.folder.stage(f"{OUTPUTS}/{name}/{_file_name(job, name, checkpoint_id)}", rows)
         yield OutputFile(staged.path, staged.rows, staged.size, apart=True)
         return
     for action in own.add_actions().to_pylist():
@@ -131,7 +131,7 @@ def _changes_file(
     live = job.folder.at(job.config.sinks[name].table_path).table().latest()
     changes = _changes(live, of_branch, _written_columns(of_branch, written), [*written[1]], job.folder)
     if len(changes):
-        path = f"outputs/{name}/{_file_name(job, name, checkpoint_id)}"
+        path = f"{OUTPUTS}/{name}/{_file_name(job, name, checkpoint_id)}"
         staged = job.folder.stage(path, changes)
         yield OutputFile(staged.path, staged.rows, staged.size)
 

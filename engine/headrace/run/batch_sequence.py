@@ -22,10 +22,11 @@ from headrace.run.events import RunEvents
 from headrace.run.followed import FollowedLineage
 from headrace.run.micro_batch import MicroBatch
 from headrace.run.options import RunOptions, StoppedBecause
-from headrace.run.output import OUTPUTS, transit_folder
+from headrace.run.output import transit_folder
 from headrace.run.services import LiveResponses
 from headrace.run.tasks import StageTasks
 from headrace.run.watch import NO_WATCH, Watch, stop_file
+from headrace.sinks.sink import OUTPUTS
 from headrace.sources.intake import Intake, end_of_input
 from headrace.sources.interval import Interval
 from headrace.sources.position import SourceFacts, TakenFile

@@ -25,7 +25,7 @@ from headrace.run.messages import BatchSettings, TaskReport
 from headrace.run.rows import ColumnarRows, Outlet, Rows, as_records, transit_table
 from headrace.run.transforms import called, failed, refusing_unfit
 from headrace.sinks.layout import by_partition, check_folder_names, check_partition_values, folders_of
-from headrace.sinks.sink import OutputFile
+from headrace.sinks.sink import OUTPUTS, OutputFile
 from headrace.state.backend import EntryChange
 from headrace.state.broadcast import BROADCAST_KEY
 from headrace.state.codec import encode
@@ -36,7 +36,6 @@ from headrace.tables.changelog import SYMBOLS, Changelog, KeyedState, Quarantine
 from headrace.tables.schemas import KEYED_STATE, QUARANTINE
 
 TRANSIT = "transit"
-OUTPUTS = "outputs"
 _LARGE = 32 << 20
 """Bytes of values from which on they are copied in parts: that takes 0.4 us a value more."""
 _TRIED_TWICE = 16

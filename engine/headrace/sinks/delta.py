@@ -20,6 +20,7 @@ from headrace.sinks.layout import layout_problems
 from headrace.sinks.sink import (
     NEVER,
     NO_WRITERS,
+    OUTPUTS,
     Deliveries,
     FolderDifferences,
     OutputFile,
@@ -244,40 +245,28 @@ class DeltaTableSink:
         when the storage refuses.
         """
         self._check_staged(files, publication.checkpoint_id)
-        write = self._spark_writer(table, files, publication)
+        fit = self.fit(table)
+        write = self._spark_writer(fit, files, publication)
         # Checked at each write: a restored table has the columns of its old version again.
-        parent, names = self._with_columns(table)
+        parent, names = self._with_columns(fit)
         if write is not None:
-            write(self._rows_for_spark(table, files, publication))
+            write(self._rows_for_spark(fit, files, publication))
             for version in range(table.version, self.latest().version):
                 self.store.sync(version + 1)
         elif not self.only_appends:
-            changes = self._fitted(table, self._changes(names, files))
+            changes = _fitted(fit, self._changes(names, files))
             self.store.merge(parent, changes_of_branch(table, changes), self.keys, self._info(publication))
-        elif self._takes(table, files):
+        elif _takes(fit, files):
             self.store.append(parent, self.schema, _staged(files), self._info(publication))
         else:  # a file of the table would add rows that break a rule, columns under other names, or values of other types
-            rows = self._fitted(table, self._rows_of(files))
+            rows = _fitted(fit, self._rows_of(files))
             self.store.append_rows(parent, rows, self._info(publication), is_checked=True)
 
-    def _takes(self, table: Snapshot, files: Sequence[OutputFile]) -> bool:
-        """Return whether staged files can become files of the table as it is now: it may have changed since they were staged."""
-        staging = self.fit(table).staging
-        return staging.in_table and all(not file.apart and file.form in {"", staging.form} for file in files)
-
-    def _fitted(self, table: Snapshot, rows: pa.Table) -> pa.Table:
-        """Return staged rows in the types that the table has now. Raises `TableRefusedError` for a value that it cannot hold any more."""
-        try:
-            return self.fit(table).staging.fitted(rows)
-        except UnfitRecord as error:
-            msg = f"{error.field} {error.why}: the table has changed since the rows were staged"
-            raise TableRefusedError(msg) from error
-
-    def _spark_writer(self, table: Snapshot, files: Sequence[OutputFile], publication: Publication) -> WriteRows | None:
+    def _spark_writer(self, fit: TableFit, files: Sequence[OutputFile], publication: Publication) -> WriteRows | None:
         """Return the writer of Spark where it is needed, or is faster. Raises `StorageError` where it is needed and not there."""
-        if isinstance(table, OverlaySnapshot):  # the table of a branch
+        if isinstance(fit.table, OverlaySnapshot):  # the table of a branch
             return None
-        if needed := self.needs_spark(table):
+        if needed := fit.needs_spark:
             if self.writers.write is None:
                 msg = (
                     f"checkpoint {publication.checkpoint_id} is committed, and only Spark can write it to sink '{self.name}' at {self.uri} "
@@ -288,13 +277,13 @@ class DeltaTableSink:
         is_large = not self.only_appends and sum(file.rows for file in files) > self.spark_above_rows
         return self.writers.write if is_large and _spark_takes(self.schema) else None
 
-    def _rows_for_spark(self, table: Snapshot, files: Sequence[OutputFile], publication: Publication) -> SparkRows:
+    def _rows_for_spark(self, fit: TableFit, files: Sequence[OutputFile], publication: Publication) -> SparkRows:
         return SparkRows(
             uri=self.uri,
             files=self._whole_files(files, publication),
             transaction=Transaction(self.app_id, publication.checkpoint_id),
             keys=self.keys,
-            variants=self.fit(table).form.variants,
+            variants=fit.form.variants,
         )
 
     def _whole_files(self, files: Sequence[OutputFile], publication: Publication) -> tuple[str, ...]:
@@ -302,7 +291,7 @@ class DeltaTableSink:
         whole = [file for file in files if not file.partition]
         uris = [self._folder_of(file).within(file.path) for file in whole]
         if len(whole) < len(files):
-            name = f"outputs/{self.name}/{publication.checkpoint_id:010d}-whole-{clock.unique_id()[:12]}.parquet"
+            name = f"{OUTPUTS}/{self.name}/{publication.checkpoint_id:010d}-whole-{clock.unique_id()[:12]}.parquet"
             rows = self._rows_of([file for file in files if file.partition])
             uris.append(self.folder.within(self.folder.stage(name, rows).path))
         return tuple(uris)
@@ -354,23 +343,23 @@ class DeltaTableSink:
         between them the next try makes both.
         """
         self._check_staged(files, publication.checkpoint_id)
-        if self._takes(table, files) and table.form.has_plain_files:
-            parent, _ = self._with_columns(table)
+        fit = self.fit(table)
+        if _takes(fit, files) and fit.form.has_plain_files:
+            parent, _ = self._with_columns(fit)
             self.store.rewind(parent, version, self.schema, _staged(files), self._info(publication))
             return
-        self._spark_writer(table, files, publication)  # raises before anything is changed
+        self._spark_writer(fit, files, publication)  # raises before anything is changed
         if version != table.version:
             # Without the position: the second commit has it. But it is the job's, and not somebody else's.
             self.store.restore(table.version, version, CommitInfo(published_by=self._info(publication).published_by))
         self.write(self.latest(), files, publication) if files else self.record(self.latest(), publication)
 
-    def _with_columns(self, table: Snapshot) -> tuple[int, list[str]]:
+    def _with_columns(self, fit: TableFit) -> tuple[int, list[str]]:
         """Add the columns that a table lacks; return its version then, and all its columns."""
-        names = [*table.schema.names]
-        missing = self.fit(table).missing
-        if not missing:
-            return table.version, names
-        return self.store.add_columns(table.version, missing), names + [column.name for column in missing]
+        version, names = fit.table.version, [*fit.columns.names]
+        if not fit.missing:
+            return version, names
+        return self.store.add_columns(version, fit.missing), names + [column.name for column in fit.missing]
 
     def record(self, table: Snapshot, publication: Publication) -> None:
         """Commit the transaction without rows."""
@@ -469,6 +458,21 @@ def _is_table(store: fs.FileSystem, folder: PurePosixPath) -> bool:
         return store.get_file_info(str(folder / LOG)).type is not fs.FileType.NotFound
     except OSError:
         return False
+
+
+def _takes(fit: TableFit, files: Sequence[OutputFile]) -> bool:
+    """Return whether staged files can become files of the table as it is now: it may have changed since they were staged."""
+    staging = fit.staging
+    return staging.in_table and all(not file.apart and file.form in {"", staging.form} for file in files)
+
+
+def _fitted(fit: TableFit, rows: pa.Table) -> pa.Table:
+    """Return staged rows in the types that the table has now. Raises `TableRefusedError` for a value that it cannot hold any more."""
+    try:
+        return fit.staging.fitted(rows)
+    except UnfitRecord as error:
+        msg = f"{error.field} {error.why}: the table has changed since the rows were staged"
+        raise TableRefusedError(msg) from error
 
 
 def _staged(files: Sequence[OutputFile]) -> list[StagedFile]:

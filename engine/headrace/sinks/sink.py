@@ -23,6 +23,10 @@ NEVER = -1
 """Id below all checkpoint ids: the job has published nothing to a sink."""
 
 
+OUTPUTS: Final = "outputs"
+"""Folder of the job's folder with the rows that are staged for writers of tables, by sink."""
+
+
 class OutputFile(msgspec.Struct, frozen=True):
     """Staged file for a sink: its path in the job's folder, its number of rows, its size in bytes."""
 

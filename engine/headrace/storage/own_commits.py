@@ -20,6 +20,7 @@ from headrace import clock
 from headrace.storage.damage import actions_of
 from headrace.storage.deletion_vectors import DeletionVector
 from headrace.storage.delta_commits import commit_metadata
+from headrace.storage.delta_log import DeltaLog
 from headrace.storage.files import Files
 from headrace.storage.log_checkpoints import Action, last_log_checkpoint
 from headrace.storage.refusals import StoreError, TableRefusedError
@@ -48,11 +49,10 @@ class OwnCommits:
 
     def empty(self, parent: int, info: CommitInfo) -> int:
         """Remove all rows; return the new version. Raises `VersionTakenError`, and `TableRefusedError` where rows only come."""
-        now = self._state(parent)
-        if str(now.configuration.get(_APPEND_ONLY, "false")).lower() == "true":
+        if self._has(parent, _APPEND_ONLY):
             msg = f"{self.table.uri} is append-only ({_APPEND_ONLY})"
             raise TableRefusedError(msg)
-        removed = map(_removal, now.files.values())
+        removed = map(_removal, self._state(parent).files.values())
         return self._commit(parent, {"operation": "WRITE", "operationParameters": {"mode": "Overwrite"}}, removed, info)
 
     def restore(self, parent: int, target: int, info: CommitInfo) -> int:
@@ -87,7 +87,7 @@ class OwnCommits:
 
     def _commit(self, parent: int, done: Action, actions: Iterable[Action], info: CommitInfo) -> int:
         now = clock.now()
-        at = {"inCommitTimestamp": self._time_after(parent, now)} if self._has_times(parent) else {}
+        at = {"inCommitTimestamp": self._time_after(parent, now)} if self._has(parent, _IN_COMMIT_TIMES) else {}
         described: Action = {
             "commitInfo": {**at, "timestamp": now, **done, "engineInfo": "headrace", **commit_metadata(info)}
         }
@@ -96,8 +96,10 @@ class OwnCommits:
         self._add(parent + 1, b"\n".join(lines) + b"\n")
         return parent + 1
 
-    def _has_times(self, version: int) -> bool:
-        return str(self._state(version).configuration.get(_IN_COMMIT_TIMES, "false")).lower() == "true"
+    def _has(self, version: int, property_: str) -> bool:
+        """Return whether a property of the table is true at a version. Raises `StoreError` where the log no longer says."""
+        configuration = DeltaLog(self.table.uri, self.table.options).state(version).configuration
+        return configuration.get(property_, "false").lower() == "true"
 
     def _time_after(self, parent: int, now: int) -> int:
         """Return the time of the next commit: the times of a table's commits always grow."""
@@ -143,11 +145,12 @@ class OwnCommits:
             files = {_identity(file): file for file in listed}
             metadata = next(map(_plain, checkpoint.actions("metaData", self.table, whole=True)), None)
         for number in range(0 if checkpoint is None else checkpoint.version + 1, version + 1):
-            for line in self._lines(number):
+            lines = self._lines(number)
+            for line in lines:
                 if "remove" in line:
                     files.pop(_identity(line["remove"]), None)
                 metadata = line.get("metaData", metadata)
-            files.update((_identity(line["add"]), line["add"]) for line in self._lines(number) if "add" in line)
+            files.update((_identity(line["add"]), line["add"]) for line in lines if "add" in line)
         if metadata is None:
             msg = f"the log of {self.table.uri} no longer has version {version}"
             raise StoreError(msg)
@@ -158,12 +161,6 @@ class OwnCommits:
 class _State:
     files: Mapping[tuple[Any, ...], Action]
     metadata: Action
-
-    @property
-    def configuration(self) -> Mapping[str, Any]:
-        """Return the properties of the table."""
-        configuration: Mapping[str, Any] = self.metadata.get("configuration") or {}
-        return configuration
 
 
 def _plain(value: Any) -> Any:

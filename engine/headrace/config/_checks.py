@@ -20,6 +20,7 @@ from headrace.config._interval_pattern import IntervalPattern, interval_pattern
 from headrace.config._job import JobConfig, JobFile
 from headrace.config._read import read_struct
 from headrace.config._scalars import Place
+from headrace.config._sections import IntervalOptions
 from headrace.config._sink import SINK_FORMATS, SinkConfig
 from headrace.config._source import SOURCE_FORMATS, SourceConfig, SourceFormat
 from headrace.config._values import (
@@ -268,6 +269,8 @@ def _interval_options(source: SourceConfig) -> Iterator[Problem]:
         yield "interval.column", "only intervals by partition have a column"
     if own.by == "committed" and own.pattern is not None:
         yield "interval.pattern", "commit times need no pattern"
+    if own.idle_after != IntervalOptions().idle_after and not kind.has_partitions:
+        yield "interval.idle_after", f"only partitions of a topic can be idle, and this is a {kind.noun}"
 
 
 def _pattern(config: JobConfig, name: str, source: SourceConfig) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ are only in `AsyncStateOptions`.
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Literal
 
 import msgspec
@@ -95,13 +96,16 @@ class IntervalOptions(Section, frozen=True, kw_only=True):
     """Way in which a source tells the interval of its rows."""
 
     by: Literal["name", "committed", "partition"] = "name"
-    """name: the names of files in a folder. committed: the commit times of a Delta table's versions. partition: the values of a partition column of a Delta table. Part of the job's meaning: keep it."""
+    """name: the names of files in a folder. committed: the commit times of a Delta table's versions, or the times of a topic's messages. partition: the values of a partition column of a Delta table. Part of the job's meaning: keep it."""
 
     pattern: str | None = None
     """by name: the pattern of the names. by partition: the pattern of the values, in the same directives; null: `%Y-%m-%d`, a day."""
 
     column: str | None = None
     """by partition: the partition column."""
+
+    idle_after: Span = timedelta(minutes=1)
+    """by committed, of a topic: a partition without a message of the interval's end or later keeps the interval open, until this time after the end; then it is idle, and all of its messages belong to the interval."""
 
     @property
     def text(self) -> str | None:

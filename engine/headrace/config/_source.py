@@ -108,7 +108,7 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     """Format delta: versions of the table that are passed over, whatever they changed, such as `17` or `3, 13-17`."""
 
     interval: str | IntervalOptions | None = None
-    """Pattern of the file's name, with or without its ending, in directives of strptime, that gives the file's interval: `%Y-%m-%d` a day, `%Y-%m-%dT%H` an hour, `%G-W%V` a week, `%Y-%m` a month. With a `/` it is one of the path, and may have wildcards: `day=%Y-%m-%d/*`. Of a Delta table, and in general, a mapping such as `{by: committed}` or `{by: partition, column: day}`; null: none."""
+    """Pattern of the file's name, with or without its ending, in directives of strptime, that gives the file's interval: `%Y-%m-%d` a day, `%Y-%m-%dT%H` an hour, `%G-W%V` a week, `%Y-%m` a month. With a `/` it is one of the path, and may have wildcards: `day=%Y-%m-%d/*`. Of a Delta table or a topic, and in general, a mapping such as `{by: committed}` or `{by: partition, column: day}`; null: none."""
 
     timezone: str | None = None
     """The time zone of the times in file names, or in the values of a partition column, as in Europe/Berlin; null: UTC. Needed where the schedule has another zone than UTC. Part of the job's meaning: keep it."""
@@ -391,11 +391,12 @@ class TopicFormat(SourceFormat):
     row = "message"
     keys = (
         *("start", "servers", "topic", "options", "values", "keys", "registry", "schema"),
-        *("on_tombstone", "skip_offsets", "envelope", "envelope_table"),
+        *("on_tombstone", "skip_offsets", "envelope", "envelope_table", "interval"),
     )
     required = ("servers", "topic")
     why_not = "a topic is named by 'servers' and 'topic', and its messages have offsets"
     places = ("partition", "offset")
+    intervals_by = ("committed",)
     lands_files = has_partitions = True
     own_order = "messages of a topic arrive in the order of their offsets"
     only_on_spark = "reads a topic of Kafka, which needs Spark: land it as files first, and read those"
@@ -412,18 +413,24 @@ class TopicFormat(SourceFormat):
         """Return what a job reads of the source, as text."""
         skipped = f"; skip_offsets: {config.skip_offsets}" if config.skip_offsets else ""
         values = "" if config.values == "json" else f"; values: {config.values}"
-        return f"messages of {self.place(config)} (start: {config.start or 'earliest'}{values}{skipped})"
+        by = "" if config.intervals is None else f"; interval by: {config.intervals.by}"
+        return f"messages of {self.place(config)} (start: {config.start or 'earliest'}{by}{values}{skipped})"
 
     def problems(self, config: SourceConfig) -> Iterator[Problem]:
         """Yield a place to begin at that no topic has, and what is wrong with its name and the client's settings."""
         start = config.start or ""
         if start == StartKind.SNAPSHOT.value or start.startswith(f"{StartKind.VERSION.value} "):
             yield "start", "a topic has no versions: write earliest, latest, or a day or a timestamp"
+        elif config.intervals is not None and start == StartKind.LATEST.value:
+            yield "start", _NOT_LATEST
         yield from client_problems(config.topic, config.options, _CONSUMER_OPTIONS)
         yield from _event_problems(config)
         yield from _schema_problems(config)
         if config.registry is not None:
             yield from _registry_problems(config.registry)
+
+
+_NOT_LATEST: Final = "'latest' leaves out rows of later intervals: the first interval says where a job begins, so write earliest, a time or a version"
 
 
 def _table_interval_problems(config: SourceConfig) -> Iterator[Problem]:
@@ -432,10 +439,7 @@ def _table_interval_problems(config: SourceConfig) -> Iterator[Problem]:
     if own is None or own.by == "name":
         return
     if config.begins_at.kind is StartKind.LATEST:
-        yield (
-            "start",
-            "'latest' leaves out rows of later intervals: the first interval says where a job begins, so write earliest, a time or a version",
-        )
+        yield "start", _NOT_LATEST
     if own.by == "committed" and config.begins_at.kind is StartKind.SNAPSHOT:
         yield (
             "start",

@@ -30,6 +30,7 @@ from headrace.run.backfill_branches import (
 from headrace.run.replay import Part, branch_replay
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval, timestamp_text
+from headrace.sources.position import TopicPosition
 from headrace.sources.source import ListedFile
 from headrace.tables.folder import JobFolder
 from headrace.tables.requests import count_by_checkpoint
@@ -259,10 +260,18 @@ def _fork_of(
     ids = [checkpoint.checkpoint_id for checkpoint in lineage]
     place = place_of(requested, lineage).restore_to
     at = 0 if place is None else ids.index(place)
+    while _has_begun(lineage[at], requested):
+        at -= 1
     first = changes[0] if changes else None
     if first is None or ids.index(first.checkpoint_id) > at:
         return _with_state(lineage[: at + 1]), None
     return _with_state(lineage[: max(1, ids.index(first.checkpoint_id))]), first
+
+
+def _has_begun(checkpoint: Checkpoint, requested: Interval) -> bool:
+    """Return whether a caught-up run had read a partition of a topic beyond the start of an interval: others may have been behind it."""
+    topics = (facts.position_as(TopicPosition) for facts in checkpoint.sources.values())
+    return any(topic is not None and (topic.latest or 0) >= requested.start for topic in topics)
 
 
 def _with_state(lineage: Sequence[Checkpoint]) -> int:

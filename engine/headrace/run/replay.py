@@ -19,8 +19,8 @@ from headrace.sources.position import SourceFacts, frontiers
 class Part:
     """Part of a replay: an interval, or the files that a former checkpoint took in of each source.
 
-    Files if the former checkpoint had no interval, or if sources meet: then the rows of a micro-batch depended on the rows of the
-    other sources, and on idle sources.
+    Files if the former checkpoint had no interval, or if sources or partitions meet: then the rows of a micro-batch depended on the rows of
+    the other ones, and on idle ones. Of a topic, the recorded offsets count, and not the times of its messages.
     """
 
     interval: Interval | None = None
@@ -34,7 +34,7 @@ class Part:
             return f"what checkpoint {self.requeue.checkpoint_id} requeued from the quarantine"
         if self.interval is not None:
             return str(self.interval)
-        files = sorted({facts.last_name for facts in (self.sources or {}).values() if facts.last})
+        files = sorted({*map(_reached, (self.sources or {}).values())} - {""})
         return f"files up to {', '.join(files)}"
 
 
@@ -83,7 +83,7 @@ def _rest(replay: Replay, lineage: Sequence[Checkpoint]) -> Replay | None:
 
 def _parts(requested: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Part]:
     """Return the parts of a replay: the requested interval, and the input behind the fork, without gaps."""
-    if any(len(checkpoint.sources) > 1 for checkpoint in left_behind):
+    if any(map(_is_merged, left_behind)):
         return _recorded_parts(requested, kept, left_behind)
     parts = [Part(requested)]
     position = position_of(kept)
@@ -106,6 +106,18 @@ def _parts(requested: Interval, kept: Sequence[Checkpoint], left_behind: Sequenc
             parts.append(Part(requeue=checkpoint))
         sources = {**sources, **checkpoint.sources}
     return parts
+
+
+def _is_merged(checkpoint: Checkpoint) -> bool:
+    """Return whether a micro-batch merged several sources, or the partitions of one."""
+    return len(checkpoint.sources) > 1 or any(facts.partitions for facts in checkpoint.sources.values())
+
+
+def _reached(facts: SourceFacts) -> str:
+    """Return how far a source is read, as text; empty before its first row."""
+    if facts.partitions and facts.position is not None:
+        return f"offsets {facts.position.reached}"
+    return facts.last_name
 
 
 def _recorded_parts(requested: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Part]:

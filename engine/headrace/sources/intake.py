@@ -27,6 +27,7 @@ from headrace.sources.merge import Merge, MergeRules
 from headrace.sources.position import (
     NO_FACTS,
     SourceFacts,
+    TopicPosition,
     digest,
     last_number,
 )
@@ -209,7 +210,7 @@ class Intake:
         self._check_left_over(at.sources)
         if wanted.interval is not None and wanted.until is None:
             self._refuse_without_intervals()
-        facts = self._with_pieces(numbered([*self._sources], at.sources), wanted.until)
+        facts = self._with_pieces(numbered([*self._sources], at.sources), wanted)
         parts = [self._plan_group(names, facts, at, wanted) for names in self._groups]
         self.waiting = tuple(waiting for part in parts for waiting in part.waiting)
         if not any(part.moves for part in parts) and (wanted.interval is None or wanted.until is not None):
@@ -219,14 +220,13 @@ class Intake:
         interval = wanted.interval or self._interval_of(files, {**facts, **moved}, at)
         return Slice(files, tuple(part.timeline for part in parts), moved, interval, at.now)
 
-    def _with_pieces(
-        self, facts: Mapping[str, SourceFacts], until: Mapping[str, SourceFacts] | None
-    ) -> dict[str, SourceFacts]:
+    def _with_pieces(self, facts: Mapping[str, SourceFacts], wanted: SliceRequest) -> dict[str, SourceFacts]:
         """Return the facts of all sources, with all of their pieces. New pieces get numbers that no source ever had."""
-        result = dict(facts)
+        result, until = dict(facts), wanted.until
         for name, source in self._sources.items():
             recorded = None if until is None else until.get(name, NO_FACTS)
-            result[name] = source.with_pieces(result[name], last_number(result.values()) + 1, recorded)
+            number, interval = last_number(result.values()) + 1, wanted.interval if until is None else None
+            result[name] = source.with_pieces(result[name], number, recorded, interval)
         return result
 
     def requeued(self, at: JobPosition) -> Slice | None:
@@ -313,22 +313,31 @@ class Intake:
         self, files: Sequence[InputFile], facts: Mapping[str, SourceFacts], at: JobPosition
     ) -> Interval | None:
         """Return the interval of a slice that was planned without one: it ends where all sources are taken in completely."""
-        intervals = [self._sources[file.source].interval_of(file.name) for file in files]
+        intervals = [self._sources[file.source].interval_of(file.name) for file in files if self._tells(file)]
         starts = [interval.start for interval in intervals if interval is not None]
-        if not starts or len(starts) < len(files):
+        if not starts or len(starts) < len(intervals):
             return None
         end = self._whole_up_to(facts)
-        if len(self._sources) == 1:
+        if len(self._sources) == 1 and not any(own.partitions for own in facts.values()):
             start = starts[0]
         else:
             before = [taken_in.intervals[-1].end for taken_in in at.taken_in.values() if taken_in.intervals]
             start = max(before, default=min(starts))
         return None if end is None or end <= start else Interval(start, end)
 
+    def _tells(self, file: InputFile) -> bool:
+        """Return whether a file has an interval: a range of offsets may have no message."""
+        return file.rows > 0 or not self._config.sources[file.source].kind.lands_files
+
     def _whole_up_to(self, facts: Mapping[str, SourceFacts]) -> int | None:
         """Return the time up to which all sources are taken in completely (ms); ignore idle sources that never had a file."""
         ends: list[int] = []
         for name, source in self._sources.items():
+            if (topic := facts[name].position_as(TopicPosition)) is not None:
+                if topic.whole_up_to is None:
+                    return None
+                ends.append(topic.whole_up_to)
+                continue
             begun = facts[name].begun
             last = begun[0] if begun else facts[name].last
             interval = source.interval_of(last) if last else None

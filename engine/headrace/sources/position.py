@@ -224,6 +224,8 @@ class PartitionPosition(
     rows: int = 0
     taken_at: int | None = None
     idle: bool = False
+    latest: int | None = None
+    """Time of the latest message taken in (ms), as far as it tells intervals; None without them."""
 
     @property
     def reached(self) -> str:
@@ -269,6 +271,18 @@ class TopicPosition(Ordered, msgspec.Struct, frozen=True, tag_field="kind", tag=
     def with_begun(self, begun: tuple[str, ...], rows: int) -> Self:  # noqa: ARG002 - each partition has its own
         """Return the position as it is: only partitions have begun files."""
         return self
+
+    @property
+    def whole_up_to(self) -> int | None:
+        """Return the time up to which all messages are taken in (ms), leaving out idle partitions; None where nobody can tell."""
+        latest = [own.latest for own in self.partitions.values() if not own.idle]
+        known = [time for time in latest if time is not None]
+        return min(known) if known and len(known) == len(latest) else None
+
+    @property
+    def latest(self) -> int | None:
+        """Return the time of the latest message taken in (ms), as far as it tells intervals."""
+        return max((own.latest for own in self.partitions.values() if own.latest is not None), default=None)
 
     def frontier(self) -> Mapping[str, Reach]:
         """Return how far each partition is read."""

@@ -14,7 +14,7 @@ from headrace import clock
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.sources.kafka.landed import OffsetRange, TopicState
+    from headrace.sources.kafka.landed import FirstMessage, OffsetRange, TopicState
     from headrace.storage.storage import Storage
 
 
@@ -129,14 +129,12 @@ class MemoryTopic:
 
         return TopicState(self._id, {number: Bounds(*bounds) for number, bounds in enumerate(self._bounds)})
 
-    def offsets_at(self, timestamp: int) -> Mapping[int, int]:
-        """Return, by partition, the offset of the first message at or after a timestamp (ms). Called by the engine."""
-        return {
-            number: next(
-                (message.offset for message in messages if message.timestamp >= timestamp), self._bounds[number][1]
-            )
-            for number, messages in enumerate(self._messages)
-        }
+    def first_since(self, timestamp: int) -> Mapping[int, FirstMessage]:
+        """Return, by partition, the first message at or after a timestamp (ms). Called by the engine."""
+        from headrace.sources.kafka.landed import FirstMessage
+
+        later = ([own for own in messages if own.timestamp >= timestamp] for messages in self._messages)
+        return {number: FirstMessage(own[0].offset, own[0].timestamp) for number, own in enumerate(later) if own}
 
     def land(self, ranges: Mapping[OffsetRange, str], folder: Storage) -> None:
         """Write the messages of each range to a file of its name in `folder`. Called by the engine."""

@@ -114,7 +114,7 @@ class IntervalJob(TableJob):
         wishes = RunOptions(run_id="backfill", backend=self.harness.backend, parallelism=2)
 
         def run_branch(on_branch, asked):
-            return run_on(LocalTasks(), on_branch, asked, self.harness.events.append)
+            return run_on(LocalTasks(), on_branch, asked, self.harness.events.append, topics=self.harness.topics)
 
         request = BackfillRequest(config, interval, default_name(interval), renews=False, only_open=False)
         with self.on_its_clock(), self.harness.crashing_at(crash_at):

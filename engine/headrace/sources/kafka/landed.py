@@ -136,6 +136,13 @@ class TopicState:
     partitions: Mapping[int, Bounds]
 
 
+class FirstMessage(NamedTuple):
+    """First message of a partition that is not older than some timestamp: its offset, and its own timestamp (ms)."""
+
+    offset: int
+    timestamp: int
+
+
 class Topic(Protocol):
     """Topic, as the driver of a job sees it.
 
@@ -146,8 +153,8 @@ class Topic(Protocol):
         """Ask the brokers for the topic's id and partitions."""
         ...
 
-    def offsets_at(self, timestamp: int) -> Mapping[int, int]:
-        """Return for each partition the first offset whose message is not older than a timestamp (ms), or its end without one."""
+    def first_since(self, timestamp: int) -> Mapping[int, FirstMessage]:
+        """Return by partition the first message that is not older than a timestamp (ms); without the partitions that have none."""
         ...
 
     def land(self, ranges: Mapping[OffsetRange, str], folder: Storage) -> None:

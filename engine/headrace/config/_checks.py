@@ -226,12 +226,7 @@ def _schedule(config: JobConfig) -> Iterator[Problem]:
 def _intervals(config: JobConfig) -> Iterator[Problem]:
     for name, source in config.sources.items():
         kind = source.kind
-        if config.mode == "interval" and not kind.has_intervals:
-            yield (
-                f"sources.{name}",
-                f"a {kind.noun} has no intervals: {kind.parts} are taken in as they come; use mode 'caught_up'",
-            )
-        elif config.mode == "interval" and source.interval is None:
+        if config.mode == "interval" and source.interval is None:
             yield f"sources.{name}", _missing_interval(kind)
         yield from ((f"sources.{name}.{key}", why) for key, why in _interval_options(source))
         yield from _pattern(config, name, source)
@@ -256,7 +251,7 @@ def _missing_interval(kind: SourceFormat) -> str:
 def _interval_options(source: SourceConfig) -> Iterator[Problem]:
     """Yield why a format has no such intervals, and keys that are missing or too many."""
     own, kind = source.intervals, source.kind
-    if own is None or not kind.intervals_by:
+    if own is None:
         return
     key = "interval" if isinstance(source.interval, str) else "interval.by"
     if own.by not in kind.intervals_by:

@@ -254,7 +254,7 @@ class SourceFormat:
     places: ClassVar[tuple[str, ...]]
     """Parts of a row's place in arrival order, as people name them."""
 
-    intervals_by: ClassVar[tuple[str, ...]] = ()
+    intervals_by: ClassVar[tuple[str, ...]]
     """What may tell the interval of its parts, so that jobs can run by interval, and have backfills."""
     is_folder: ClassVar[bool] = False
     """True: other people put its files there, and know them by name."""
@@ -270,11 +270,6 @@ class SourceFormat:
     def __init__(self, name: str) -> None:
         """Keep the name that the job's file has."""
         self.name = name
-
-    @property
-    def has_intervals(self) -> bool:
-        """Return whether something may tell the interval of its parts."""
-        return bool(self.intervals_by)
 
     def place(self, config: SourceConfig) -> str:
         """Return the place of the source, for messages."""

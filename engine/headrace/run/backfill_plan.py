@@ -78,17 +78,6 @@ class BackfillPlan:
     """Branch to drop first; None if there is none."""
 
 
-def _check_intervals(config: JobConfig) -> None:
-    """Raise `ConfigError` for a job with a source of a format that has no intervals."""
-    without = {name: source.kind for name, source in sorted(config.sources.items()) if not source.kind.has_intervals}
-    for name, kind in without.items():
-        raise ConfigError(
-            f"job '{config.job}' can have no backfills: source '{name}' is a {kind.noun}, and its {kind.parts} have no intervals. Nothing was "
-            f"changed. Compute them again on a branch: 'headrace branch create {config.job} NAME --at CHECKPOINT', then 'headrace run "
-            f"{config.job} --branch NAME'."
-        )
-
-
 def plan_backfill(
     config: JobConfig, plan: Plan, wanted: Interval, name: str | None = None, *, renews: bool = False
 ) -> BackfillPlan:
@@ -105,7 +94,6 @@ def plan_backfill(
     if log.last is None:
         msg = f"job '{config.job}' has not taken in anything yet: run it first ('headrace run {config.job}')"
         raise ConfigError(msg)
-    _check_intervals(config)
     intake = Intake(plan, config)
     intake.check_intervals({})
     lineage = log.lineage.checkpoints

@@ -140,11 +140,6 @@ class Intake:
     def _refuse_without_intervals(self) -> None:
         for name in self._sources:
             kind = self._config.sources[name].kind
-            if not kind.has_intervals:
-                raise ConfigError(
-                    f"source '{name}' is a {kind.noun}, and its {kind.parts} have no intervals: an interval run cannot tell which {kind.parts} "
-                    "to take; use --mode caught-up"
-                )
             if self._config.sources[name].intervals is None:
                 what = "'interval' pattern" if "name" in kind.intervals_by else "'interval'"
                 raise ConfigError(

@@ -182,7 +182,9 @@ def test_topic_made_anew_stops_interval_and_backfill():
     job.topic.recreate(1)
     job.topic.send(1.5, "other")
     for act in (lambda: job.days(1), lambda: job.backfill(days(0))):
-        with pytest.raises(SourceError, match=r"is another topic than the one that was read.*deleted and made anew") as caught:
+        with pytest.raises(
+            SourceError, match=r"is another topic than the one that was read.*deleted and made anew"
+        ) as caught:
             act()
         assert caught.value.exit_code == 7
     assert job.last == before
@@ -192,7 +194,9 @@ def test_expired_messages_stop_the_next_interval():
     job = TopicIntervalJob(three_days())
     job.days(0)
     job.topic.expire(4)
-    with pytest.raises(SourceError, match=r"begins at offset 4, and this job has read it up to offset 2.*skip_offsets: 0:2-3"):
+    with pytest.raises(
+        SourceError, match=r"begins at offset 4, and this job has read it up to offset 2.*skip_offsets: 0:2-3"
+    ):
         job.days(1)
     job.configure(skip_offsets="0:2-3")
     assert job.took_days(1) == []
@@ -241,7 +245,9 @@ def test_backfill_of_messages_that_nobody_has_is_refused():
     job.topic.expire(3)
     for file in landed(job).iterdir():
         file.unlink()
-    with pytest.raises(SourceError, match=r"the branch needs offsets 2 of partition 0.*Branch .* stays open, and the live tables"):
+    with pytest.raises(
+        SourceError, match=r"the branch needs offsets 2 of partition 0.*Branch .* stays open, and the live tables"
+    ):
         job.backfill(days(1))
     assert job.arrived() == before
 
@@ -273,7 +279,9 @@ def test_backfill_without_intervals_says_what_is_missing():
     with pytest.raises(ConfigError, match="source 'rows' has no 'interval'"):
         job.plan(days(0))
     job.configure(interval={"by": "committed"})
-    with pytest.raises(IntervalError, match="was not taken in by job 'reader' yet: none of its checkpoints has an interval"):
+    with pytest.raises(
+        IntervalError, match="was not taken in by job 'reader' yet: none of its checkpoints has an interval"
+    ):
         job.plan(days(0))
 
 

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
+import msgspec
+
 from headrace.config._document import raise_problems
 from headrace.config._formats import foreign_keys
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
@@ -356,6 +358,28 @@ def _source_formats(config: JobConfig) -> Iterator[Problem]:
                 yield f"sources.{name}.{key}", f"the format {source.format} does not have it: {why}"
 
 
+def _corrected(config: JobConfig) -> Iterator[Problem]:
+    """Yield corrected input of no source, and what is wrong with it as a source."""
+    for name in config.replay.sources:
+        if name not in config.sources:
+            yield f"replay.sources.{name}", f"the job has no such source (sources: {', '.join(config.sources)})"
+            continue
+        other = config.corrected(name)
+        if other.interval is None:
+            yield (
+                f"replay.sources.{name}.interval",
+                f"this key is missing: what the intervals of a {other.kind.noun} are by",
+            )
+        elif other.kind.is_versioned and other.intervals is not None and other.intervals.by == "committed":
+            yield (
+                f"replay.sources.{name}.interval",
+                "commit times of corrected rows are those of the correction: write {by: column, column: NAME} or {by: partition, column: NAME}",
+            )
+        as_source = msgspec.structs.replace(config, sources={name: other}, sinks={}, mode="caught_up")
+        for check in (_source_formats, _values, _intervals):
+            yield from ((f"replay.{key}", why) for key, why in check(as_source))
+
+
 def _missing(where: str, config: SourceConfig | SinkConfig, required: Iterable[str]) -> Iterator[Problem]:
     for key in required:
         if not getattr(config, key):
@@ -475,6 +499,7 @@ _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _intervals,
     _cut,
     _source_formats,
+    _corrected,
     _sink_formats,
     _values,
     _names,

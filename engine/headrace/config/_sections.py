@@ -121,6 +121,28 @@ class IntervalOptions(Section, frozen=True, kw_only=True):
         return self.by in {"partition", "column"}
 
 
+class CorrectedInput(Section, frozen=True, kw_only=True):
+    """Input that a backfill reads in the requested intervals in place of a source. Other keys are those of the source, as far as the format has them."""
+
+    format: Literal["parquet", "json", "csv", "avro", "delta", "kafka"] | None = None
+    """Its format; null: that of the source."""
+
+    path: Location = ""
+    """Folder of the files, or folder or URI of the Delta table."""
+
+    topic: str | None = None
+    """Format kafka: the topic's name."""
+
+    servers: str | None = None
+    """Format kafka: brokers to ask first; null: those of the source."""
+
+    interval: str | IntervalOptions | None = None
+    """By what its rows have intervals; null: by what those of the source have, where the format has such intervals, and else `%Y-%m-%d` for files."""
+
+    timezone: str | None = None
+    """The time zone of the times in file names or in a column; null: that of the source."""
+
+
 class CsvOptions(Section, frozen=True, kw_only=True):
     """Format of CSV files."""
 

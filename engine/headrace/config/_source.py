@@ -16,9 +16,10 @@ import msgspec
 
 from headrace.config._csv import csv_problems
 from headrace.config._file_pattern import file_pattern
-from headrace.config._formats import Problem, client_problems, topic_place, without_settings
+from headrace.config._formats import Problem, client_problems, foreign_keys, topic_place, without_settings
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
 from headrace.config._sections import (
+    CorrectedInput,
     CsvOptions,
     EventOptions,
     FileOptions,
@@ -231,6 +232,26 @@ class SourceConfig(Section, frozen=True, kw_only=True):
         """Return the place of the source, for messages."""
         return self.kind.place(self)
 
+    def corrected_by(self, given: CorrectedInput) -> SourceConfig:
+        """Return the settings with which corrected input is read in place of this source."""
+        kind, plain = SOURCE_FORMATS[given.format or self.format], SourceConfig()
+        lacks = {key: getattr(plain, key) for key in foreign_keys(kind, SOURCE_FORMATS.values())}
+        fits = self.intervals is not None and self.kind.intervals_by == kind.intervals_by
+        own = {
+            "format": kind.name,
+            "start": None,
+            "skip_versions": None,
+            "skip_offsets": None,
+            "interval": given.interval or (self.interval if fits else "%Y-%m-%d" if kind.is_folder else None),
+            "timezone": given.timezone or (self.timezone if fits or kind.is_folder else None),
+        }
+        place = (
+            {"topic": given.topic, "servers": given.servers or self.servers}
+            if kind.has_partitions
+            else {"path": given.path}
+        )
+        return msgspec.structs.replace(self, **{**lacks, **own, **place})
+
     def shown(self) -> dict[str, Any]:
         """Return the settings for printing: values of a client's settings are hidden, since they may be secrets."""
         return without_settings(self)
@@ -263,6 +284,8 @@ class SourceFormat:
     """True: other people put its files there, and know them by name."""
     lands_files: ClassVar[bool] = False
     """True: its rows have no files of their own, and the job lands them. Where such files begin and end means nothing."""
+    is_versioned: ClassVar[bool] = False
+    """True: its rows have the times of the commits that added them."""
     has_partitions: ClassVar[bool] = False
     """True: it consists of parts whose rows have no order among each other."""
     own_order: ClassVar[str | None] = None
@@ -364,6 +387,7 @@ class TableFormat(SourceFormat):
     )
     why_not = "a Delta table's log names its files, in the order of its versions"
     places = ("version", "file", "row")
+    is_versioned = True
     intervals_by = ("committed", "partition", "column")
 
     def reads(self, config: SourceConfig) -> str:

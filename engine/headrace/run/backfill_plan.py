@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.async_io.metrics import ServiceMetrics
 from headrace.commit.branch_code import code_differences, differences_to_file, listed
 from headrace.commit.input_changes import InputChange, input_changes, listed_input
-from headrace.config import JobConfig
+from headrace.config import JobConfig, with_settings
 from headrace.edits.fork import log_of
 from headrace.errors import ConfigError, IntervalError, SourceError
 from headrace.log.branches import Branch
@@ -36,6 +36,8 @@ from headrace.tables.folder import JobFolder
 from headrace.tables.requests import count_by_checkpoint
 from headrace.tables.schemas import RESPONSES
 from headrace.tables.view import live_chunks
+
+NO_SETTINGS: Final[Mapping[str, str]] = {}
 
 _DAY: Final = 86_400_000
 """Distance (ms) by which an interval may begin before the first input: a day of the scheduler may begin before its first file."""
@@ -76,12 +78,20 @@ class BackfillPlan:
     estimate: Estimate
     replaced: Branch | None = None
     """Branch to drop first; None if there is none."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the branch's own: the input that it reads in the requested intervals in place of sources."""
 
 
 def plan_backfill(
-    config: JobConfig, plan: Plan, wanted: Interval, name: str | None = None, *, renews: bool = False
+    config: JobConfig,
+    plan: Plan,
+    wanted: Interval,
+    name: str | None = None,
+    *,
+    renews: bool = False,
+    settings: Mapping[str, str] = NO_SETTINGS,
 ) -> BackfillPlan:
-    """Return the plan of a backfill, or of the remaining part of an open one.
+    """Return the plan of a backfill, or of the remaining part of an open one. `settings` are those of a new branch.
 
     With `renews`, the plan replaces an open backfill with this name if it cannot take in the interval, ran with other code or settings
     than the job's file has today, or has taken in input that changed since. The new one takes in the intervals of both.
@@ -102,7 +112,7 @@ def plan_backfill(
     replaced = None
     if renews:
         wanted = union(wanted, interrupted_renewal(config, name))
-        replaced = _stale_branch(config, name, wanted, lineage, intake)
+        replaced = _stale_branch(config, name, wanted, lineage, intake, settings=settings)
         wanted = wanted if replaced is None else union(wanted, replaced.requested)
     requested = _taken_in(config, wanted, lineage)
     branch = joined_branch(config, name, requested, lineage, replaced=replaced)
@@ -115,9 +125,15 @@ def plan_backfill(
     else:
         fork_id = branch.fork_id
         branch_lineage = _lineage_of(config, branch, lineage)
+        settings = _settings_of(config, branch, settings)
         _refuse_other_code(config, branch, branch_lineage)
         refuse_changed_input(config, name, branch_lineage, listed_input(intake, branch_lineage))
-    replay = branch_replay(requested, lineage, branch_lineage, fork_id)
+    corrected = with_settings(config, settings).replay.sources
+    replay = branch_replay(requested, lineage, branch_lineage, fork_id, is_corrected=bool(corrected))
+    if replay is not None and corrected:
+        _refuse_transformed(plan, corrected)
+        corrected_in = requested if branch is None else branch.requested or requested
+        _refuse_cut_intervals(config, corrected, corrected_in, replay.parts)
     reached = position_of(branch_lineage)
     return BackfillPlan(
         name=name,
@@ -135,7 +151,53 @@ def plan_backfill(
             _responses_by_operator(config, plan, lineage[-1]),
         ),
         replaced=replaced,
+        settings=settings,
     )
+
+
+def _settings_of(config: JobConfig, branch: Branch, wanted: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the settings of an open branch. Raises `ConfigError` if others are wanted: it may have read its input already."""
+    if wanted and dict(wanted) != branch.settings:
+        msg = (
+            f"branch '{branch.name}' of job '{config.job}' reads other input than --source names now. Nothing was changed. Leave --source out to go on "
+            "with it, or compute it anew: the same command with --renew."
+        )
+        raise ConfigError(msg)
+    return branch.settings
+
+
+def _refuse_transformed(plan: Plan, corrected: Collection[str]) -> None:
+    """Raise `ConfigError` for corrected input of a source with a Spark transform."""
+    for node in plan.sources:
+        if node.transform is not None and node.name in corrected:
+            msg = (
+                f"source '{node.name}' has a Spark transform, and corrected input of such sources cannot be read. Nothing was changed. Correct what the "
+                "source itself reads, and run the backfill without --source."
+            )
+            raise ConfigError(msg)
+
+
+def _refuse_cut_intervals(
+    config: JobConfig, corrected: Collection[str], requested: Interval, parts: Sequence[Part]
+) -> None:
+    """Raise `IntervalError` where corrected input would take the place of a part of what one micro-batch took in, or of nobody knows what."""
+    names, job = ", ".join(f"'{name}'" for name in sorted(corrected)), config.job
+    for own in (part.interval for part in parts if part.requeue is None):
+        if own is None:
+            msg = (
+                f"job '{job}' has taken in rows without an interval, and nobody can tell which of them the corrected input of {names} replaces. Nothing "
+                "was changed. Correct what the source itself reads, and run the backfill without --source."
+            )
+            raise IntervalError(msg)
+        if requested.meets(own) and not requested.contains(own):
+            start, end = min(own.start, requested.start), max(own.end, requested.end)
+            msg = (
+                f"a micro-batch of job '{job}' took in {own}, and the corrected input of {names} for {requested} would take the place of a part of it. Nothing "
+                f"was changed. Ask for whole intervals: --from {timestamp_text(start)} --to {timestamp_text(end)}."
+            )
+            raise IntervalError(msg)
+        if own.end >= requested.end:
+            return
 
 
 def _lineage_of(config: JobConfig, branch: Branch, lineage: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
@@ -149,6 +211,8 @@ def _stale_branch(
     requested: Interval,
     lineage: Sequence[Checkpoint],
     intake: Intake,
+    *,
+    settings: Mapping[str, str],
 ) -> Branch | None:
     """Return the open backfill with a name if it cannot continue with `requested`; None if it can, or there is none."""
     branch = open_branch(config, name)
@@ -157,6 +221,7 @@ def _stale_branch(
     branch_lineage = _lineage_of(config, branch, lineage)
     is_stale = (
         begins_behind(branch, requested, lineage)
+        or bool(settings)  # corrected input may have changed, and nothing records what it was
         or differences_to_file(config, branch, branch_lineage)
         or code_differences(config, branch, branch_lineage)
         or _changes_on_branch(config, branch_lineage, listed_input(intake, branch_lineage))

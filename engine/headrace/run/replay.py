@@ -60,11 +60,17 @@ class Replay:
 
 
 def branch_replay(
-    requested: Interval, live: Sequence[Checkpoint], branch: Sequence[Checkpoint], fork_id: int
+    requested: Interval,
+    live: Sequence[Checkpoint],
+    branch: Sequence[Checkpoint],
+    fork_id: int,
+    *,
+    is_corrected: bool = False,
 ) -> Replay | None:
     """Return the remaining replay of `requested` and all later input on a branch, cut like the live lineage; None if it is complete.
 
-    `live` and `branch` are the two lineages; the branch forks at checkpoint `fork_id` of the live one.
+    `live` and `branch` are the two lineages; the branch forks at checkpoint `fork_id` of the live one. With corrected input, the positions
+    that the job has recorded are those of the branch.
     """
     cut = [checkpoint.checkpoint_id for checkpoint in live].index(fork_id) + 1
     kept, behind = live[:cut], live[cut:]
@@ -72,7 +78,8 @@ def branch_replay(
     if first is not None:  # from the fork's position to the end of the next cut, with gaps that had no files then
         position = position_of(kept)
         requested = Interval(min(requested.start, first.start) if position is None else position, first.end)
-    return _rest(Replay(requested, tuple(_parts(requested, kept, behind))), branch)
+    parts = _recorded_parts(requested, kept, behind) if is_corrected else _parts(requested, kept, behind)
+    return _rest(Replay(requested, tuple(parts)), branch)
 
 
 def _rest(replay: Replay, lineage: Sequence[Checkpoint]) -> Replay | None:

@@ -31,7 +31,7 @@ from headrace.sources.position import (
     digest,
     last_number,
 )
-from headrace.sources.registry import KINDS, source_of
+from headrace.sources.registry import KINDS, input_of
 from headrace.sources.requeued import RequeuedSlice
 from headrace.sources.slices import NEXT_SLICE, GroupSlice, JobPosition, Slice, SliceRequest, TimelineSlice, Waiting
 from headrace.sources.source import Ahead, InputFile, ListedFile, Source, TakenIn, Want
@@ -95,16 +95,19 @@ class Intake:
         sources: Mapping[str, Source] | None = None,
         topics: Mapping[str, Topic] | None = None,
         steps: Mapping[str, Derivation] | None = None,
+        *,
+        corrected: Interval | None = None,
     ) -> None:
         """Make the planner for a job's sources, or for the `sources` given.
 
         `topics` are the connections of sources that need one, and `steps` run the Spark transforms over sources; both by the
-        name of the source. Without its step, a source has the rows that were landed for it.
+        name of the source. Without its step, a source has the rows that were landed for it. In the `corrected` interval, sources that
+        `replay.sources` names have other input.
         """
         self._groups = plan.groups
         self._config = config
         self._sources: Mapping[str, Source] = sources or {
-            node.name: source_of(node, config, (topics or {}).get(node.name), (steps or {}).get(node.name))
+            node.name: input_of(node, config, topics or {}, (steps or {}).get(node.name), corrected)
             for node in plan.sources
         }
         self._rules = MergeRules(
@@ -220,8 +223,8 @@ class Intake:
         result, until = dict(facts), wanted.until
         for name, source in self._sources.items():
             recorded = None if until is None else until.get(name, NO_FACTS)
-            number, interval = last_number(result.values()) + 1, wanted.interval if until is None else None
-            result[name] = source.with_pieces(result[name], number, recorded, interval)
+            number = last_number(result.values()) + 1
+            result[name] = source.with_pieces(result[name], number, recorded, wanted.interval)
         return result
 
     def requeued(self, at: JobPosition) -> Slice | None:
@@ -238,7 +241,7 @@ class Intake:
         self, names: tuple[str, ...], facts: Mapping[str, SourceFacts], at: JobPosition, wanted: SliceRequest
     ) -> GroupSlice:
         first = facts[names[0]]
-        if self._rules.are_merged(names, first):
+        if self._rules.are_merged(names, first) or self._sources[names[0]].is_corrected:
             pieces = Pieces(names, self._sources, facts, at.sources, wanted.until)
             return pieces.join(self._merged(pieces, at, wanted), facts)
         ahead = self._ahead(names[0], self._sources[names[0]], first, at, wanted, meets=False)

@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+import msgspec
+
 from headrace.api.graph import SourceNode
 from headrace.config import JobConfig
+from headrace.sources.corrected import CorrectedSource, connection_name
 from headrace.sources.delta.source import DeltaSource
 from headrace.sources.folder.format import FileRows
 from headrace.sources.folder.formats import FORMATS
 from headrace.sources.folder.source import FolderSource
+from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic, landed_folder
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.source import InputFile, Source, SourceFile, SourceKind
@@ -44,6 +48,26 @@ def source_of(
         stored = source_of(below, job, connection)
         return TransformedSource(node, stored, landed_folder(JobFolder.of(job), node.name), step)
     return KINDS[job.sources[node.name].format].of(node, job, connection)
+
+
+def input_of(
+    node: SourceNode,
+    job: JobConfig,
+    topics: Mapping[str, Topic],
+    step: Derivation | None = None,
+    corrected: Interval | None = None,
+) -> Source:
+    """Make the source that the pipeline declares as `node`, with other input in the `corrected` interval if the job's `replay.sources` has it.
+
+    `topics` are the connections of sources that need one, by their names.
+    """
+    own = source_of(node, job, topics.get(node.name), step)
+    if corrected is None or node.name not in job.replay.sources:
+        return own
+    other = msgspec.structs.replace(job, sources={**job.sources, node.name: job.corrected(node.name)})
+    return CorrectedSource(
+        node.name, own, source_of(node, other, topics.get(connection_name(node.name)), step), corrected
+    )
 
 
 def read_rows_of(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:

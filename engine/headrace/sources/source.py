@@ -273,6 +273,9 @@ class Piece(NamedTuple):
 class Source(Protocol):
     """Input of a job, as its driver sees it. Each kind says what stands first; the rest is for kinds that have more."""
 
+    is_corrected: bool = False
+    """True: the slice takes the rows of another source in place of its own; see `headrace.sources.corrected`."""
+
     def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:
         """Yield remarks on whether a run could read the source, after the position in `since`. Reads no rows."""
         ...

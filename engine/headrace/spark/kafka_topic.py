@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from headrace.config import JobConfig, SinkConfig, SourceConfig
 from headrace.errors import ConfigError, StorageError
+from headrace.sources.corrected import connection_name
 from headrace.sources.kafka.landed import (
     Bounds,
     FirstMessage,
@@ -50,9 +51,12 @@ class LandedPart(msgspec.Struct, frozen=True):
 
 
 def topics_of(spark: SparkSession, config: JobConfig) -> dict[str, Topic]:
-    """Return the topics that a job reads, by name of the source. Makes no request yet."""
+    """Return the topics that a job reads, by name of the source, and those of corrected input. Makes no request yet."""
+    corrected = {connection_name(name): config.corrected(name) for name in config.replay.sources}
     return {
-        name: SparkTopic(spark, name, source) for name, source in config.sources.items() if source.kind.has_partitions
+        name: SparkTopic(spark, name, source)
+        for name, source in {**config.sources, **corrected}.items()
+        if source.kind.has_partitions
     }
 
 

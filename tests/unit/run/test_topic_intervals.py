@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from headrace.config import with_settings
 from headrace.errors import ConfigError, IntervalError, OpenIntervalError, SourceError
 from headrace.sources.interval import Interval
-from tests.unit.run.dated_table import DAY, FIRST, at, days
+from tests.unit.run.dated_table import DAY, FIRST, at, day_of, days
 from tests.unit.run.dated_topic import DatedTopic, TopicIntervalJob
+from tests.unit.support.topic_job import message
 
 
 def three_days(partitions=1):
@@ -295,4 +299,102 @@ def test_backfill_goes_on_after_a_crash(crash):
     job.backfill(days(1), crash_at=crash)
     assert promoted(job, days(1)) == before
     assert job.positions() == positions
-    assert FIRST + 3 * DAY == job.last.interval_end
+    assert job.last.interval_end == FIRST + 3 * DAY
+
+
+# ---------------------------------------------------------------------------------------------------------- corrected input
+
+
+CORRECTED_TOPIC = {"replay.sources.rows": '{"topic": "shop.rows_fixed"}'}
+
+
+def corrected_by(job, topic):
+    """Let a topic have the corrected input of the job's source."""
+    job.harness.topics["rows (corrected)"] = topic
+    return job
+
+
+def day_file(job, number, *names):
+    """Write a file of a day beside the job's input: JSON, with the rows an hour apart."""
+    folder = job.harness.folder / "fixed"
+    folder.mkdir(exist_ok=True)
+    rows = (message(name, at(number) // 1000 + 3600 * place) for place, name in enumerate(names))
+    (folder / f"{day_of(number)}.json").write_text("\n".join(map(json.dumps, rows)))
+    return {"replay.sources.rows": json.dumps({"format": "json", "path": str(folder)})}
+
+
+def test_corrected_topic_takes_the_place_of_days():
+    job = TopicIntervalJob(three_days())
+    job.sealed(3)
+    fixed = DatedTopic("shop.rows_fixed")
+    fixed.send(0.1, "not asked for")
+    fixed.send(1.2, "C")
+    fixed.send(1.3, "D", "more")
+    fixed.send(2.4, "not asked for either")
+    result = corrected_by(job, fixed).backfill(days(1), settings=CORRECTED_TOPIC)
+    assert result.outcome.value == "promoted"
+    assert job.arrived() == ["a", "b", "C", "D", "more", "e"]
+    assert job.positions() == {0: 5}
+    job.topic.send(3.5, "f")
+    job.topic.send(4.1, "g")
+    assert job.took_days(3) == ["f"]
+
+
+def test_folder_takes_the_place_of_a_day_of_messages():
+    job = TopicIntervalJob(three_days(2))
+    job.topic.send(0.7, "x", partition=1)
+    job.topic.send(1.95, "y", partition=1)
+    job.topic.send(2.6, "z", partition=1)
+    job.sealed(3)
+    job.run(end_of_input=True)
+    settings = day_file(job, 1, "C", "D")
+    assert job.backfill(days(1), settings=settings, promote="approval").outcome.value == "needs_approval"
+    assert job.backfill(days(1)).outcome.value == "promoted"
+    assert [name for name in job.arrived() if name not in {"e", "z"}] == ["a", "b", "x", "C", "D"]
+
+
+def test_corrected_days_need_whole_intervals():
+    job = TopicIntervalJob(three_days())
+    job.harness.clock.advance(4 * DAY)
+    job.days(0, 3)
+    settings = day_file(job, 1, "C")
+    with pytest.raises(
+        IntervalError,
+        match=r"took in 2024-03-01 to 2024-03-04, and the corrected input of 'rows' for 2024-03-02 to 2024-03-03 .* --from 2024-03-01 --to 2024-03-04",
+    ):
+        job.plan(days(1), settings)
+
+
+def test_open_branch_keeps_its_corrected_input():
+    job = TopicIntervalJob(three_days())
+    job.sealed(3)
+    settings = day_file(job, 1, "C")
+    job.backfill(days(1), settings=settings, promote="refuse")
+    with pytest.raises(ConfigError, match="reads other input than --source names now.*--renew"):
+        job.backfill(days(1), settings=CORRECTED_TOPIC)
+    day_file(job, 1, "E", "F")
+    assert job.backfill(days(1), settings=settings, promote="refuse").outcome.value == "compared"
+    assert job.backfill(days(1), settings=settings, renews=True).outcome.value == "promoted"
+    assert job.arrived() == ["a", "b", "E", "F", "e"]
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"replay.sources.nobody": "{path: x}"}, "replay.sources.nobody: the job has no such source"),
+        ({"replay.sources.rows": "{format: delta, path: x}"}, "replay.sources.rows.interval: this key is missing"),
+        (
+            {"replay.sources.rows": "{format: delta, path: x, interval: {by: committed}}"},
+            "commit times of corrected rows are those of the correction",
+        ),
+        ({"replay.sources.rows": "{format: json}"}, "replay.sources.rows: the key 'path' is missing"),
+        ({"replay.sources.rows": "{topic: 'a b'}"}, "'a b' is no topic's name"),
+        ({"replay.sources.rows": "{format: json, path: x, interval: '%d'}"}, "'%d' gives no intervals"),
+        ({"replay.sources.rows": "{format: json, path: x, by: y}"}, "unknown key"),
+    ],
+)
+def test_unclear_corrected_input_is_refused(given, match):
+    job = TopicIntervalJob(three_days())
+    with pytest.raises(ConfigError, match=match) as caught:
+        with_settings(job.harness.config, given)
+    assert caught.value.exit_code == 2

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Optional
 import typer
 
 from headrace.cli.arguments import Cluster, Job, Limit, check_word, load, new_run_id, parsed_milliseconds
+from headrace.cli.branch import corrected_settings
 from headrace.cli.diff import difference_blocks, plain_differences
 from headrace.cli.run import (
     AllowEffects,
@@ -45,6 +46,14 @@ Policy = Annotated[
         help="Overrides 'replay.promote' in the job's file.",
     ),
 ]
+Corrected = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        "--source",
+        metavar="NAME=[FORMAT:]PLACE",
+        help="Read this path or topic in place of a source, in the requested intervals; may be repeated.",
+    ),
+]
 Renew = Annotated[
     bool, typer.Option("--renew", help="Replace an open branch that cannot continue by one for both intervals.")
 ]
@@ -66,6 +75,7 @@ def backfill(
     end: To,
     name: Name = None,
     dry_run: DryRun = False,
+    source: Corrected = None,
     promote: Policy = None,
     renew: Renew = False,
     only_open: OnlyOpen = False,
@@ -83,6 +93,10 @@ def backfill(
     command shows how state and sinks differ (-n rows of each table), and the next step: by 'replay.promote' in the job's file, the
     result becomes live at once, by 'headrace branch promote', or not at all. If nothing differs, no approval is needed.
 
+    --source names corrected input: in the requested intervals the branch reads it in place of a source, and then goes on with the source
+    itself. So does the job behind a promotion. FORMAT is needed where it is another than that of the source, as orders=json:/lake/fixed or
+    orders=kafka:orders_fixed; 'orders={path: /lake/fixed, interval: ...}' is a section as in replay.sources of a job's file.
+
     You may kill it at any point: the same command continues. Services whose responses are kept are not called again, others are;
     --dry-run shows both numbers.
 
@@ -91,6 +105,8 @@ def backfill(
     --report FILE writes the output of --json, or {"error", "message", "exit_code"}, to FILE.
 
     Example:  headrace backfill flights --from 2013-01-10 --to 2013-01-11 --dry-run
+
+    Example:  headrace backfill flights --from 2013-01-10 --to 2013-01-11 --source events=/lake/corrected
 
     Exit codes: 0 done, or out of budget; 2 configuration, another open backfill, or a job that can have no branches; 3 another
     command holds the branch or the job; 4 a service is down; 5 user code raised; 6 stored state does not fit; 7 bad input, or
@@ -102,7 +118,8 @@ def backfill(
     from headrace.run.options import RunOptions
 
     config, requested = _with_policy(load(job, cluster), promote), _interval(start, end)
-    request = BackfillRequest(config, requested, name or default_name(requested), renew, only_open)
+    settings = corrected_settings(config, source)
+    request = BackfillRequest(config, requested, name or default_name(requested), renew, only_open, settings)
     if dry_run:
         return _of_plan(request.config, request.plan())
     seconds = budget_seconds(budget)
@@ -161,6 +178,8 @@ def _shown_plan(config: JobConfig, plan: BackfillPlan) -> Iterator[tuple[str, st
     yield "branch", f"{plan.name}{way}"
     yield "forks at", f"checkpoint {plan.fork_id}, which stands at {timestamp_text(plan.begins_at)}"
     yield "because", _reason(plan)
+    for setting, text in plan.settings.items():
+        yield "reads", f"{setting}: {text}"
     yield "micro-batches", _listed_steps(plan)
     yield "files", f"{estimate.files:,}"
     yield "rows", f"{estimate.rows:,} at the first time"
@@ -210,6 +229,7 @@ def _plain_plan(config: JobConfig, plan: BackfillPlan) -> dict[str, Any]:
         "goes_on": plan.branch is not None,
         "renews": plan.replaced is not None,
         "reason": None if plan.reason is None else msgspec.to_builtins(plan.reason),
+        "settings": dict(plan.settings),
         "changes": [msgspec.to_builtins(change) for change in plan.changes],
         "steps": [str(step) for step in plan.steps],
         "files": estimate.files,

@@ -75,7 +75,7 @@ class CorrectedSource(Source):
                 yield rest._replace(source=_CorrectedPiece(self._name, None, rest, facts), facts=facts)
             else:
                 whole = until if len(own) == 1 else piece.facts
-                after = whole if piece.until is None else piece.until
+                after = (whole if piece.until is None else piece.until).with_begun((), 0)  # all rows are taken in
                 yield piece._replace(source=_CorrectedPiece(self._name, piece.source, rest, after), until=after)
 
     def joined(self, facts: SourceFacts, moved: Sequence[SourceFacts]) -> SourceFacts:
@@ -186,8 +186,7 @@ class _CorrectedPiece(Source):
 
     def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:  # noqa: ARG002
         """Return the recorded facts, as if no row waited."""
-        after = msgspec.structs.replace(self._after, number=since.number, requeued=since.requeued)
-        return after.with_begun((), 0)
+        return msgspec.structs.replace(self._after, number=since.number, requeued=since.requeued)
 
     def interval_of(self, name: str) -> Interval | None:
         own = self._own if name in self._begun or self._other is None else self._other.source

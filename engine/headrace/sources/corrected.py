@@ -154,14 +154,14 @@ class _CorrectedPiece(Source):
 
     def _begun_files(self, since: SourceFacts) -> list[SourceFile]:
         names = [since.name_of(place) for place in since.begun]
-        found = {} if self._own is None or not names else self._own.find(names)
-        if missing := [name for name in names if name not in found]:
+        files = {} if self._own is None or not names else self._own.find(names)
+        if missing := [name for name in names if name not in files]:
             msg = (
                 f"source '{self._name}': {', '.join(missing)} is gone, and not all of its rows were taken in before the corrected interval. Nothing was "
                 "taken in. Put it back, or begin the backfill earlier."
             )
             raise SourceError(msg)
-        return [found[name] for name in names]
+        return [files[name] for name in names]
 
     def _of(self, file: SourceFile) -> Source:
         own = self._own if file.name in self._begun or self._other is None else self._other.source

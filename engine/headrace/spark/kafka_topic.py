@@ -146,8 +146,8 @@ class SparkTopic:
             asked.put(result_of_partition, spec)
         committed = kafka.common.IsolationLevel.READ_COMMITTED
         result = admin.listOffsets(asked, kafka.clients.admin.ListOffsetsOptions(committed))
-        found = {partition: result.partitionResult(own).get() for partition, own in by_partition.items()}
-        return {partition: FirstMessage(info.offset(), info.timestamp()) for partition, info in found.items()}
+        infos = {partition: result.partitionResult(own).get() for partition, own in by_partition.items()}
+        return {partition: FirstMessage(info.offset(), info.timestamp()) for partition, info in infos.items()}
 
     def _translated(self) -> AbstractContextManager[None]:
         return kafka_errors(self.source, self.config, lambda: jvm_answers(self.spark.sparkContext))

@@ -69,6 +69,7 @@ BLOCKS = {
         "$ headrace backfill shop --from 2026-03-02": f"{SHOP}::test_backfill_page_computes_a_day_again",
         "$ headrace branch promote shop": f"{SHOP}::test_backfill_page_computes_a_day_again",
         "$ headrace backfill flights": FLIGHTS_DAY,
+        "headrace backfill shop --from 2026-03-02": SYNTAX,
         "$ headrace branch promote flights": FLIGHTS_DAY,
         "job        0 ---": DRAWING,
     },
@@ -152,6 +153,7 @@ BLOCKS = {
     "kafka": {
         "headrace setup --kafka": SYNTAX,
         "shop.orders-0@1734": DRAWING,
+        "offset      0": DRAWING,
         "headrace branch create shop again": "kafka/test_topics.py::test_promoted_branch_reads_expired_messages_once",
     },
     "materializer": {

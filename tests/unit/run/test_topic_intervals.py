@@ -143,7 +143,7 @@ def test_time_far_ahead_ends_no_interval():
     assert job.took_days(2) == ["d"]
 
 
-def test_messages_without_a_time_belong_to_their_neighbours():
+def test_messages_without_times_follow_their_neighbours():
     topic = DatedTopic("shop.rows")
     topic.send(0.5, "a")
     topic.append([{"shop": "a", "at": at(0.6), "name": "none"}], timestamp=-1)
@@ -155,7 +155,7 @@ def test_messages_without_a_time_belong_to_their_neighbours():
     assert job.took_days(1) == ["b", "last"]
 
 
-def test_interval_behind_a_caught_up_run_takes_what_is_left():
+def test_interval_behind_a_caught_up_run_goes_on():
     topic = three_days()
     job = TopicIntervalJob(topic, max_rows_per_batch=3)
     job.harness.clock.advance(3 * DAY)
@@ -168,7 +168,7 @@ def test_interval_behind_a_caught_up_run_takes_what_is_left():
     assert job.arrived() == ["a", "b", "c", "d", "e"]
 
 
-def test_partition_added_meanwhile_begins_at_its_first_message():
+def test_new_partition_begins_at_its_first_message():
     job = TopicIntervalJob(three_days())
     job.days(0)
     job.topic.grow()
@@ -256,7 +256,7 @@ def test_backfill_of_messages_that_nobody_has_is_refused():
     assert job.arrived() == before
 
 
-def test_backfill_forks_before_all_messages_of_its_interval():
+def test_backfill_forks_before_all_its_messages():
     topic = DatedTopic("shop.rows", 2)
     topic.send(0.5, "a", "b")
     topic.send(1.5, "c", event=0.6)
@@ -276,7 +276,7 @@ def test_backfill_forks_before_all_messages_of_its_interval():
     assert job.plan(Interval(at(1), at(2))).fork_id < last.checkpoint_id
 
 
-def test_backfill_without_intervals_says_what_is_missing():
+def test_backfill_without_intervals_names_the_setting():
     job = TopicIntervalJob(three_days(), interval=None)
     job.harness.clock.advance(4 * DAY)
     job.run()
@@ -340,7 +340,7 @@ def test_corrected_topic_takes_the_place_of_days():
     assert job.took_days(3) == ["f"]
 
 
-def test_folder_takes_the_place_of_a_day_of_messages():
+def test_folder_takes_the_place_of_messages():
     job = TopicIntervalJob(three_days(2))
     job.topic.send(0.7, "x", partition=1)
     job.topic.send(1.95, "y", partition=1)

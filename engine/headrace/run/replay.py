@@ -116,8 +116,9 @@ def _parts(requested: Interval, kept: Sequence[Checkpoint], left_behind: Sequenc
 
 
 def _is_merged(checkpoint: Checkpoint) -> bool:
-    """Return whether a micro-batch merged several sources, or the partitions of one."""
-    return len(checkpoint.sources) > 1 or any(facts.partitions for facts in checkpoint.sources.values())
+    """Return whether a micro-batch merged several sources, or the partitions of one, or had corrected input."""
+    facts = checkpoint.sources.values()
+    return len(facts) > 1 or any(own.partitions or own.corrected is not None for own in facts)
 
 
 def _reached(facts: SourceFacts) -> str:

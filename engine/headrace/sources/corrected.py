@@ -1,7 +1,7 @@
 """Corrected input: what the branch of a backfill reads in the requested intervals in place of a source of the job.
 
 The position stays that of the job's own source: behind such an interval it is the one that the job has recorded, so the branch goes on there with
-the job's own input, and so does the job after a promotion. Rows that had waited for other sources before the interval are taken in; all corrected
+the job's own input, and so does the job after a promotion. Facts of the micro-batch name the corrected input: whoever repeats it later reads that, too. Rows that had waited for other sources before the interval are taken in; all corrected
 rows are taken in with the interval.
 
     the job's source    |-- day 1 --|-- day 2 --|-- day 3 --|
@@ -19,15 +19,30 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
+from headrace.config import CorrectedInput
 from headrace.errors import SourceError
 from headrace.records.source_columns import EventTimeLimit
 from headrace.records.watermarks import Timeline
 from headrace.sources.interval import Interval
 from headrace.sources.position import NO_FACTS, SourceFacts
-from headrace.sources.source import Ahead, ListedFile, Piece, Remark, Source, SourceFile, TakenIn, Want
+from headrace.sources.source import Ahead, Piece, Remark, Source, SourceFile, Want
 
 _FIRST_NUMBER: Final = 1 << 30
 """Number of the first piece of corrected input that no piece of the job's source corresponds to. No checkpoint has it."""
+
+
+def section_text(given: CorrectedInput) -> str:
+    """Return a section of corrected input as checkpoints record it: JSON without defaults."""
+    plain = CorrectedInput()
+    own = {
+        name: getattr(given, name) for name in given.__struct_fields__ if getattr(given, name) != getattr(plain, name)
+    }
+    return msgspec.json.encode(own).decode()
+
+
+def section_of(text: str) -> CorrectedInput:
+    """Return the section that a checkpoint has recorded."""
+    return msgspec.json.decode(text, type=CorrectedInput)
 
 
 def connection_name(source: str) -> str:
@@ -36,11 +51,13 @@ def connection_name(source: str) -> str:
 
 
 class CorrectedSource(Source):
-    """Source of a job, and the other one that has its rows of the requested intervals."""
+    """Source of a job in one micro-batch, and the other one that has its rows there."""
 
-    def __init__(self, name: str, own: Source, other: Source, requested: Interval) -> None:
-        """Keep both sources, and the interval that a backfill was requested for. Read nothing yet."""
-        self._name, self._own, self._other, self._requested = name, own, other, requested
+    is_corrected = True
+
+    def __init__(self, name: str, own: Source, other: Source) -> None:
+        """Keep both sources. Read nothing yet."""
+        self._name, self._own, self._other = name, own, other
         self._other_facts = NO_FACTS
 
     def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:
@@ -51,20 +68,16 @@ class CorrectedSource(Source):
     def with_pieces(
         self, facts: SourceFacts, number: int, until: SourceFacts | None = None, interval: Interval | None = None
     ) -> SourceFacts:
-        """Look at the job's source, and in a requested interval at the other one. Raises as they do."""
-        self.is_corrected = interval is not None and until is not None and self._requested.contains(interval)
-        own = self._own.with_pieces(facts, number, until, interval)
-        if self.is_corrected:
-            self._other_facts = self._other.with_pieces(NO_FACTS, _FIRST_NUMBER, None, interval)
-        return own
+        """Look at both sources. Raises as they do."""
+        self._other_facts = self._other.with_pieces(NO_FACTS, _FIRST_NUMBER, None, interval)
+        return self._own.with_pieces(facts, number, until, interval)
 
     def pieces(
         self, name: str, facts: SourceFacts, recorded: SourceFacts, until: SourceFacts | None = None
     ) -> Sequence[Piece]:
-        """Divide the source: in a requested interval, each of its pieces goes on with the rows of one of the other source."""
+        """Divide the source: each of its pieces goes on with the rows of one of the other source."""
+        assert until is not None  # noqa: S101 - only recorded micro-batches have corrected input
         own = self._own.pieces(name, facts, recorded, until)
-        if not self.is_corrected or until is None:
-            return own
         other = self._other.pieces(connection_name(name), self._other_facts, NO_FACTS)
         return [*self._paired(own, other, until)]
 
@@ -80,8 +93,7 @@ class CorrectedSource(Source):
 
     def joined(self, facts: SourceFacts, moved: Sequence[SourceFacts]) -> SourceFacts:
         """Return the facts of the job's source after a slice."""
-        pieces = max(1, len(facts.partitions)) if self.is_corrected else len(moved)
-        return self._own.joined(facts, moved[:pieces])
+        return self._own.joined(facts, moved[: max(1, len(facts.partitions))])
 
     def begin(self, facts: SourceFacts, timeline: Timeline, recorded: Sequence[SourceFacts]) -> None:
         """Begin a micro-batch."""
@@ -116,22 +128,6 @@ class CorrectedSource(Source):
     def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:
         """Return the facts after files of the job's source."""
         return self._own.facts_after(since, ahead, files)
-
-    def listed(self, taken_in: TakenIn) -> Sequence[ListedFile]:
-        """Return the files that the job's source has."""
-        return self._own.listed(taken_in)
-
-    def interval_of(self, name: str) -> Interval | None:
-        """Return the interval of a file of the job's source."""
-        return self._own.interval_of(name)
-
-    def whole_up_to(self, last: str) -> int | None:
-        """Return the time before which the job's source has no rows behind a file (ms)."""
-        return self._own.whole_up_to(last)
-
-    def check_intervals(self, taken_in: TakenIn) -> None:
-        """Refuse an interval run that the job's source could not do."""
-        self._own.check_intervals(taken_in)
 
 
 class _CorrectedPiece(Source):

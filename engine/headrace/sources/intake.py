@@ -21,6 +21,7 @@ from headrace.execution.process_context import END_OF_INPUT
 from headrace.plan.stages import Plan
 from headrace.records.watermarks import Timelines, timeline_of
 from headrace.sources.arrival import ArrivalTimeline
+from headrace.sources.corrected import section_of, section_text
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.merge import Merge, MergeRules
@@ -31,7 +32,7 @@ from headrace.sources.position import (
     digest,
     last_number,
 )
-from headrace.sources.registry import KINDS, input_of
+from headrace.sources.registry import KINDS, corrected_source, source_of
 from headrace.sources.requeued import RequeuedSlice
 from headrace.sources.slices import NEXT_SLICE, GroupSlice, JobPosition, Slice, SliceRequest, TimelineSlice, Waiting
 from headrace.sources.source import Ahead, InputFile, ListedFile, Source, TakenIn, Want
@@ -106,10 +107,13 @@ class Intake:
         """
         self._groups = plan.groups
         self._config = config
-        self._sources: Mapping[str, Source] = sources or {
-            node.name: input_of(node, config, topics or {}, (steps or {}).get(node.name), corrected)
+        self._own: Mapping[str, Source] = sources or {
+            node.name: source_of(node, config, (topics or {}).get(node.name), (steps or {}).get(node.name))
             for node in plan.sources
         }
+        self._sources = self._own
+        self._topics, self._nodes = topics or {}, {node.name: node for node in plan.sources}
+        self._corrected = corrected
         self._rules = MergeRules(
             bucket=config.watermark.bucket,
             out_of_orderness={node.name: node.out_of_orderness for node in plan.sources},
@@ -208,15 +212,35 @@ class Intake:
         self._check_left_over(at.sources)
         if wanted.interval is not None and wanted.until is None:
             self._refuse_without_intervals()
+        given = self._given(wanted)
+        self._sources = {name: self._source_of(name, given.get(name)) for name in self._own}
         facts = self._with_pieces(numbered([*self._sources], at.sources), wanted)
         parts = [self._plan_group(names, facts, at, wanted) for names in self._groups]
         self.waiting = tuple(waiting for part in parts for waiting in part.waiting)
         if not any(part.moves for part in parts) and not _moves_position(at, wanted):
             return None
-        moved = {name: own.with_other_versions() for part in parts for name, own in part.sources.items()}
+        moved = {
+            name: msgspec.structs.replace(own.with_other_versions(), corrected=given.get(name))
+            for part in parts
+            for name, own in part.sources.items()
+        }
         files = tuple(file for part in parts for file in part.files)
         interval = wanted.interval or self._interval_of(files, {**facts, **moved}, at)
         return Slice(files, tuple(part.timeline for part in parts), moved, interval, at.now)
+
+    def _given(self, wanted: SliceRequest) -> dict[str, str]:
+        """Return the sources that a recorded micro-batch has corrected input for, or that a backfill does in the requested intervals; as JSON."""
+        if wanted.until is None or wanted.interval is None:
+            return {}
+        given = {name: own.corrected for name, own in wanted.until.items() if own.corrected is not None}
+        if self._corrected is not None and self._corrected.contains(wanted.interval):
+            given |= {name: section_text(own) for name, own in self._config.replay.sources.items()}
+        return given
+
+    def _source_of(self, name: str, given: str | None) -> Source:
+        if given is None:
+            return self._own[name]
+        return corrected_source(self._own[name], self._nodes[name], self._config, section_of(given), self._topics)
 
     def _with_pieces(self, facts: Mapping[str, SourceFacts], wanted: SliceRequest) -> dict[str, SourceFacts]:
         """Return the facts of all sources, with all of their pieces. New pieces get numbers that no source ever had."""

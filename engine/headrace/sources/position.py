@@ -359,6 +359,8 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Files that this micro-batch passed over, since their intervals were taken in before they came."""
     commit_times: tuple[tuple[int, int], ...] = ()
     """Versions of a table, each with its commit time (ms), that this micro-batch saw first: later looks find the same times."""
+    corrected: str | None = None
+    """Input that this micro-batch took in in place of the source's own: its section of `replay.sources`, as JSON. None: its own."""
     tables: tuple[TableVersion, ...] = ()
     """Versions of the Spark transform's dimension tables that the last rows taken in were made with."""
     file_tables: tuple[FileVersions, ...] = ()
@@ -404,7 +406,9 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     def for_next(self) -> SourceFacts:
         """Return the facts with which another micro-batch begins: without what tells of one micro-batch alone."""
-        return msgspec.structs.replace(self, taken=(), passed_over=(), late=(), commit_times=(), seen=None)
+        return msgspec.structs.replace(
+            self, taken=(), passed_over=(), late=(), commit_times=(), seen=None, corrected=None
+        )
 
     @property
     def partitions(self) -> Mapping[int, PartitionPosition]:

@@ -9,13 +9,13 @@ from typing import Final
 import msgspec
 
 from headrace.api.graph import SourceNode
-from headrace.config import JobConfig
+from headrace.config import CorrectedInput, JobConfig
+from headrace.errors import ConfigError
 from headrace.sources.corrected import CorrectedSource, connection_name
 from headrace.sources.delta.source import DeltaSource
 from headrace.sources.folder.format import FileRows
 from headrace.sources.folder.formats import FORMATS
 from headrace.sources.folder.source import FolderSource
-from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic, landed_folder
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.source import InputFile, Source, SourceFile, SourceKind
@@ -50,24 +50,25 @@ def source_of(
     return KINDS[job.sources[node.name].format].of(node, job, connection)
 
 
-def input_of(
-    node: SourceNode,
-    job: JobConfig,
-    topics: Mapping[str, Topic],
-    step: Derivation | None = None,
-    corrected: Interval | None = None,
+def corrected_source(
+    own: Source, node: SourceNode, job: JobConfig, given: CorrectedInput, topics: Mapping[str, Topic]
 ) -> Source:
-    """Make the source that the pipeline declares as `node`, with other input in the `corrected` interval if the job's `replay.sources` has it.
+    """Make the source that has the rows `given` in place of those of `own`, which the pipeline declares as `node`.
 
-    `topics` are the connections of sources that need one, by their names.
+    `topics` are the connections of sources that need one, by their names. Raises `ConfigError` for a topic without one.
     """
-    own = source_of(node, job, topics.get(node.name), step)
-    if corrected is None or node.name not in job.replay.sources:
-        return own
-    other = msgspec.structs.replace(job, sources={**job.sources, node.name: job.corrected(node.name)})
-    return CorrectedSource(
-        node.name, own, source_of(node, other, topics.get(connection_name(node.name)), step), corrected
-    )
+    name, other = node.name, job.sources[node.name].corrected_by(given)
+    connection = topics.get(connection_name(name))
+    if other.kind.has_partitions and name in topics:
+        connection = topics[name].beside(other)
+    if other.kind.has_partitions and connection is None:
+        msg = (
+            f"source '{name}' had {other.place} as corrected input before, and nothing connects to its brokers now. Nothing was taken in. Name it again "
+            f"with --source '{name}={{format: kafka, servers: {other.servers}, topic: {other.topic}}}' for these days."
+        )
+        raise ConfigError(msg)
+    as_own = msgspec.structs.replace(job, sources={**job.sources, name: other})
+    return CorrectedSource(name, own, source_of(node, as_own, connection))
 
 
 def read_rows_of(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -67,6 +67,10 @@ class SparkTopic:
     spark: SparkSession
     source: str
     config: SourceConfig
+
+    def beside(self, config: SourceConfig) -> SparkTopic:
+        """Return the topic of other settings."""
+        return replace(self, config=config)
 
     def state(self) -> TopicState:
         """Return the partitions and offsets, as `Topic.state` describes."""

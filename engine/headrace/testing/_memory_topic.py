@@ -14,6 +14,7 @@ from headrace import clock
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.config import SourceConfig
     from headrace.sources.kafka.landed import FirstMessage, OffsetRange, TopicState
     from headrace.storage.storage import Storage
 
@@ -42,6 +43,8 @@ class MemoryTopic:
 
     name: str = "topic"
     partitions: InitVar[int] = 1
+    others: dict[str, MemoryTopic] = field(default_factory=dict)
+    """Other topics of the same brokers by name, which backfills read as corrected input."""
     reads: int = field(default=0, init=False)
     """Number of ranges that the engine read."""
 
@@ -122,6 +125,10 @@ class MemoryTopic:
         return {**message._asdict(), "topic": self.name, "partition": partition, **times, "headers": headers}
 
     # -------------------------------------------------------------------------------------------- what the engine asks
+
+    def beside(self, config: SourceConfig) -> MemoryTopic:
+        """Return another topic of the same brokers. Called by the engine."""
+        return self.others[config.topic or ""]
 
     def state(self) -> TopicState:
         """Return the topic's id, and the offsets of its partitions. Called by the engine."""

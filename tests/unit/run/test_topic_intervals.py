@@ -310,7 +310,7 @@ CORRECTED_TOPIC = {"replay.sources.rows": '{"topic": "shop.rows_fixed"}'}
 
 def corrected_by(job, topic):
     """Let a topic have the corrected input of the job's source."""
-    job.harness.topics["rows (corrected)"] = topic
+    job.topic.others[topic.name] = topic
     return job
 
 
@@ -338,6 +338,26 @@ def test_corrected_topic_takes_the_place_of_days():
     job.topic.send(3.5, "f")
     job.topic.send(4.1, "g")
     assert job.took_days(3) == ["f"]
+
+
+def test_later_backfills_keep_corrected_input():
+    job = TopicIntervalJob(three_days())
+    job.sealed(3)
+    settings = day_file(job, 2, "E")
+    job.backfill(days(2), settings=settings)
+    fixed = DatedTopic("shop.rows_fixed")
+    fixed.send(1.2, "C")
+    corrected_by(job, fixed).backfill(days(1), settings=CORRECTED_TOPIC)
+    assert job.arrived() == ["a", "b", "C", "E"]
+    job.topic.expire(5)
+    result = job.backfill(days(0))
+    assert result.changes_nothing
+    assert job.arrived() == ["a", "b", "C", "E"]
+    job.topic.send(3.5, "f")
+    job.topic.send(4.1, "g")
+    assert job.took_days(3) == ["f"]
+    assert job.facts.corrected is None
+    assert job.backfill(days(1, 3)).changes_nothing
 
 
 def test_folder_takes_the_place_of_messages():

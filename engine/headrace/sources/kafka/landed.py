@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace import clock
+from headrace.config import SourceConfig
 from headrace.storage.files import SMALL
 from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
@@ -155,6 +156,10 @@ class Topic(Protocol):
 
     def first_since(self, timestamp: int) -> Mapping[int, FirstMessage]:
         """Return by partition the first message that is not older than a timestamp (ms); without the partitions that have none."""
+        ...
+
+    def beside(self, config: SourceConfig) -> Topic:
+        """Return the topic of other settings. Makes no request yet."""
         ...
 
     def land(self, ranges: Mapping[OffsetRange, str], folder: Storage) -> None:

@@ -28,7 +28,7 @@ from headrace import clock
 from headrace.config import IntervalOptions, SourceConfig
 from headrace.errors import ConfigError, IntervalError, SourceError
 from headrace.sources.delta.errors import DeltaErrors
-from headrace.sources.delta.names import REWRITTEN, kind_of, start_of, version_of
+from headrace.sources.delta.names import MOVED, REWRITTEN, kind_of, start_of, version_of
 from headrace.sources.delta.rows import Times, Within
 from headrace.sources.interval import Interval, timestamp_text
 from headrace.sources.position import LateFile, SourceFacts, TablePosition, digest
@@ -415,7 +415,7 @@ def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, interval
         _refuse_gap([own for own in on_time if own.interval.start < wanted.start], wanted)
     taken = [own for own in on_time if _is_wanted(own, since, want)]
     left = [own for own in on_time if not _is_wanted(own, since, want)]
-    rewritten = frozenset(own.interval.start for own in taken if kind_of(own.file.name) == REWRITTEN)
+    rewritten = frozenset(own.interval.start for own in taken if kind_of(own.file.name) in {REWRITTEN, MOVED})
     return Division(
         (
             *(file for file in without if version_of(file.name) > known and file.name not in since.begun),
@@ -424,7 +424,9 @@ def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, interval
         tuple(
             LateFile(file.name, interval.start, interval.end)
             for file, interval in behind
-            if version_of(file.name) > known and interval.start >= want.taken_in.beginning
+            if version_of(file.name) > known
+            and interval.start >= want.taken_in.beginning
+            and kind_of(file.name) != MOVED
         ),
         tuple(own.file for own in left if wanted is not None and own.interval.start >= wanted.end),
         tuple(own.file for own in left),

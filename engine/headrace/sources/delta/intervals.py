@@ -66,6 +66,11 @@ class TableIntervals(Protocol):
     splits_files: ClassVar[bool]
     """A file can have rows of several intervals."""
 
+    @property
+    def rule(self) -> str:
+        """Return what decides which interval a file has; empty where its version alone does."""
+        ...
+
     def look(self, taken_in: TakenIn, first: int) -> None:
         """Begin to look at the table's versions, from the `first` one that was not taken in."""
         ...
@@ -123,6 +128,11 @@ class CommitIntervals:
     starts_in_names: ClassVar[bool] = False
     are_rewritten: ClassVar[bool] = False
     splits_files: ClassVar[bool] = False
+
+    @property
+    def rule(self) -> str:
+        """Return nothing: checkpoints record the times."""
+        return ""
 
     def __init__(self, config: SourceConfig, errors: DeltaErrors, commit: Callable[[int], DeltaCommit]) -> None:
         """Keep the arguments; read nothing yet."""
@@ -228,6 +238,11 @@ class ColumnIntervals(CommitIntervals):
         self._column, self._pattern, self._read_times = own.column, pattern, times
         self._lateness = own.lateness // timedelta(milliseconds=1)
 
+    @property
+    def rule(self) -> str:
+        """Return column, periods and lateness."""
+        return f"by column {self._column}, {self._pattern.text} in {self._pattern.zone.key}, {self._lateness:,} ms late"
+
     def parts(self, version: int, file: LoggedFile, state: TableState) -> Sequence[Part]:
         """Return a part for each period of which the file has rows. Raises `SourceError` for a table without such a column."""
         if (problem := self.problem(version, state)) is not None:
@@ -327,6 +342,11 @@ class PartitionIntervals:
         assert own.column is not None  # noqa: S101 - the job's file was checked
         assert config.pattern is not None  # noqa: S101 - as above
         self._errors, self._column, self._pattern = errors, own.column, config.pattern
+
+    @property
+    def rule(self) -> str:
+        """Return column and periods."""
+        return f"by partition {self._column}, {self._pattern.text} in {self._pattern.zone.key}"
 
     def look(self, taken_in: TakenIn, first: int) -> None:
         """Do nothing: values do not depend on what was taken in."""

@@ -111,9 +111,10 @@ def plan_backfill(
     listed = listed_input(intake, lineage)
     replaced = None
     if renews:
-        wanted = union(wanted, interrupted_renewal(config, name))
+        asked, wanted = wanted, union(wanted, interrupted_renewal(config, name))
         replaced = _stale_branch(config, name, wanted, lineage, intake, settings=settings)
         wanted = wanted if replaced is None else union(wanted, replaced.requested)
+        settings = _renewed_settings(config, name, settings, replaced, asked=asked, together=wanted)
     requested = _taken_in(config, wanted, lineage)
     branch = joined_branch(config, name, requested, lineage, replaced=replaced)
     changes = input_changes(lineage, listed, JobFolder.of(config))
@@ -153,6 +154,30 @@ def plan_backfill(
         replaced=replaced,
         settings=settings,
     )
+
+
+def _renewed_settings(
+    config: JobConfig,
+    name: str,
+    wanted: Mapping[str, str],
+    replaced: Branch | None,
+    *,
+    asked: Interval,
+    together: Interval,
+) -> Mapping[str, str]:
+    """Return the settings of a branch that takes the place of another one. `together` is the interval of both, `asked` that of the new one.
+
+    Raises `ConfigError` for corrected input that was named for a part of it: it would take the place of the rest as well.
+    """
+    settings = wanted or (NO_SETTINGS if replaced is None else replaced.settings)
+    named_for = asked if wanted or replaced is None else replaced.requested
+    if settings and named_for != together:
+        msg = (
+            f"branch '{name}' of job '{config.job}' would be computed anew for {together}, and corrected input was named for {named_for} alone. Nothing was "
+            f"changed. Promote or drop the branch first ('headrace branch drop {config.job} {name}'), or name input for all of it."
+        )
+        raise ConfigError(msg)
+    return settings
 
 
 def _settings_of(config: JobConfig, branch: Branch, wanted: Mapping[str, str]) -> Mapping[str, str]:

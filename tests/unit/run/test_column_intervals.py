@@ -277,3 +277,21 @@ def test_event_times_may_be_another_column():
     written.date(written.version, 6 / 24)
     job = job_over(written)
     assert job.took_days(0) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "interval",
+    [
+        {"by": "partition", "column": "name"},
+        {"by": "column", "column": "at", "lateness": "1d"},
+        {"by": "column", "column": "seen", "lateness": "2d"},
+        {"by": "column", "column": "seen", "lateness": "1d", "pattern": "%Y-%m-%dT%H"},
+    ],
+)
+def test_other_intervals_are_refused_while_rows_wait(interval):
+    written = TimedTable()
+    written.commit(25, a=23, b=24.5, c=2)
+    job = job_over(written)
+    job.days(0)
+    with pytest.raises(ConfigError, match=r"versions 1 to 1 that wait for their interval .by column seen"):
+        job.configure(interval=interval).days(1)

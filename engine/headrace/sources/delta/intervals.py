@@ -28,7 +28,7 @@ from headrace import clock
 from headrace.config import IntervalOptions, SourceConfig
 from headrace.errors import ConfigError, IntervalError, OpenIntervalError, SourceError
 from headrace.sources.delta.errors import DeltaErrors
-from headrace.sources.delta.names import REWRITTEN, kind_of, start_of, version_of
+from headrace.sources.delta.names import MOVED, REWRITTEN, kind_of, start_of, version_of
 from headrace.sources.delta.rows import Times, Within
 from headrace.sources.interval import Interval, timestamp_text
 from headrace.sources.position import LateFile, SourceFacts, TablePosition, digest
@@ -65,6 +65,11 @@ class TableIntervals(Protocol):
     """A commit that is passed over rewrites some intervals; else it is passed over in all of them."""
     splits_files: ClassVar[bool]
     """A file can have rows of several intervals."""
+
+    @property
+    def rule(self) -> str:
+        """Return what decides which interval a file has; empty where its version alone does."""
+        ...
 
     def look(self, taken_in: TakenIn, first: int) -> None:
         """Begin to look at the table's versions, from the `first` one that was not taken in."""
@@ -123,6 +128,11 @@ class CommitIntervals:
     starts_in_names: ClassVar[bool] = False
     are_rewritten: ClassVar[bool] = False
     splits_files: ClassVar[bool] = False
+
+    @property
+    def rule(self) -> str:
+        """Return nothing: checkpoints record the times."""
+        return ""
 
     def __init__(self, config: SourceConfig, errors: DeltaErrors, commit: Callable[[int], DeltaCommit]) -> None:
         """Keep the arguments; read nothing yet."""
@@ -228,6 +238,11 @@ class ColumnIntervals(CommitIntervals):
         self._column, self._pattern, self._read_times = own.column, pattern, times
         self._lateness = own.lateness // timedelta(milliseconds=1)
 
+    @property
+    def rule(self) -> str:
+        """Return column, periods and lateness."""
+        return f"by column {self._column}, {self._pattern.text} in {self._pattern.zone.key}, {self._lateness:,} ms late"
+
     def parts(self, version: int, file: LoggedFile, state: TableState) -> Sequence[Part]:
         """Return a part for each period of which the file has rows. Raises `SourceError` for a table without such a column."""
         if (problem := self.problem(version, state)) is not None:
@@ -328,6 +343,11 @@ class PartitionIntervals:
         assert config.pattern is not None  # noqa: S101 - as above
         self._errors, self._column, self._pattern = errors, own.column, config.pattern
 
+    @property
+    def rule(self) -> str:
+        """Return column and periods."""
+        return f"by partition {self._column}, {self._pattern.text} in {self._pattern.zone.key}"
+
     def look(self, taken_in: TakenIn, first: int) -> None:
         """Do nothing: values do not depend on what was taken in."""
 
@@ -415,7 +435,7 @@ def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, interval
         _refuse_gap([own for own in on_time if own.interval.start < wanted.start], wanted)
     taken = [own for own in on_time if _is_wanted(own, since, want)]
     left = [own for own in on_time if not _is_wanted(own, since, want)]
-    rewritten = frozenset(own.interval.start for own in taken if kind_of(own.file.name) == REWRITTEN)
+    rewritten = frozenset(own.interval.start for own in taken if kind_of(own.file.name) in {REWRITTEN, MOVED})
     return Division(
         (
             *(file for file in without if version_of(file.name) > known and file.name not in since.begun),
@@ -424,7 +444,9 @@ def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, interval
         tuple(
             LateFile(file.name, interval.start, interval.end)
             for file, interval in behind
-            if version_of(file.name) > known and interval.start >= want.taken_in.beginning
+            if version_of(file.name) > known
+            and interval.start >= want.taken_in.beginning
+            and kind_of(file.name) != MOVED
         ),
         tuple(own.file for own in left if wanted is not None and own.interval.start >= wanted.end),
         tuple(own.file for own in left),

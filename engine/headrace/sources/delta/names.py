@@ -18,6 +18,9 @@ from typing import Final
 REWRITTEN: Final = "rewrite"
 """Kind of what stands for a commit that was passed over, in each interval of which it removed or rewrote rows. It has no rows."""
 
+MOVED: Final = "move"
+"""Kind of what stands for a commit that was passed over, in each interval of which it wrote the rows into other files. It has no rows."""
+
 SNAPSHOT: Final = "snapshot"
 """Kind of the files of a version that is taken in as a whole."""
 

@@ -31,6 +31,7 @@ from headrace.sources.delta.intervals import (
     late_error,
 )
 from headrace.sources.delta.names import (
+    MOVED,
     REWRITTEN,
     SNAPSHOT,
     end_place,
@@ -207,8 +208,10 @@ class DeltaSource(Source):
         parts = divide(new, since, want, intervals)
         if parts.rewritten:
             parts = parts.with_files(self._files_now(versions, parts.rewritten))
-        if parts.late and self._config.on_changed_file == "fail" and not self._is_branch:
-            raise late_error(self._errors, parts.late)
+        passed = tuple(self._with_corrector(file) for file in parts.late)
+        stopping = [file for file in passed if file.corrected_by is None]
+        if stopping and self._config.on_changed_file == "fail" and not self._is_branch:
+            raise late_error(self._errors, stopping)
         self._later = (*parts.taken, *parts.left)
         files = (*unread, *parts.taken)
         reached = parts.whole_up_to(listed)
@@ -221,10 +224,15 @@ class DeltaSource(Source):
             () if intervals.are_rewritten else self._passed_between(place.version, listed),
             end_place(want.interval.end) if want.interval is not None and intervals.starts_in_names else "",
             listed if parts.waiting else None,
-            parts.late,
+            passed,
             tuple(intervals.new_times(want, listed)),
         )
         return Ahead(want, files, files, reach)
+
+    def _with_corrector(self, late: LateFile) -> LateFile:
+        """Return a late file with the job whose promotion it stands for, if it stands for one."""
+        passed = self._passed_over.get(version_of(late.name)) if kind_of(late.name) == REWRITTEN else None
+        return late if passed is None else msgspec.structs.replace(late, corrected_by=passed.corrected_by)
 
     def _files_now(self, versions: range, starts: Collection[int]) -> list[SourceFile]:
         """Return the files that the last version has of intervals, by their starts."""
@@ -256,7 +264,15 @@ class DeltaSource(Source):
         ]
 
     def _check_order(self, since: SourceFacts) -> None:
-        """Refuse to read on in another order than that in which the last version was read."""
+        """Refuse to read on in another order than that in which the last version was read, and by other intervals while some of its rows wait."""
+        position = since.position_as(TablePosition)
+        rule = "" if self._intervals is None else self._intervals.rule
+        if position is not None and position.listed is not None and position.intervals not in {"", rule}:
+            msg = (
+                f"source '{self._name}' has rows of versions {position.version + 1} to {position.listed} that wait for their interval ({position.intervals}), and "
+                f"its section says otherwise now ({rule or 'no interval'}): rows would be lost, or count twice. Nothing was taken in. Set it back, or begin a new job."
+            )
+            raise ConfigError(msg)
         is_in_part = since.last != "" and version_of(since.last) > (since.version or 0)
         by_start = self._intervals is not None and self._intervals.starts_in_names
         if (start_of(since.last) is None and is_in_part) if by_start else start_of(since.last) is not None:
@@ -294,6 +310,11 @@ class DeltaSource(Source):
             return is_rewrite(self._log.commit(version))
         except StoreError:
             return False  # the plan says so
+
+    def _passes_over(self, commit: DeltaCommit) -> bool:
+        if self._intervals is not None and self._intervals.are_rewritten and commit.correction is not None:
+            return True
+        return is_passed_over(commit, self._config.on_change, reads_changes=self._config.change_feed)
 
     def _is_skipped(self, version: int) -> bool:
         return self._config.skips(version)
@@ -370,6 +391,7 @@ class DeltaSource(Source):
             version=version,
             snapshot=ahead.reach.snapshot,
             listed=ahead.reach.listed,
+            intervals="" if self._intervals is None else self._intervals.rule,
         )
         looked_up_to = reached if ahead.reach.listed is None else ahead.reach.listed
         passed = tuple(own for own in ahead.reach.passed_over if own.version <= looked_up_to)
@@ -495,7 +517,7 @@ class DeltaSource(Source):
                 ]
             else:
                 commit = self._log.commit(version)
-                if checked and is_passed_over(commit, self._config.on_change):
+                if checked and self._passes_over(commit):
                     self._passed_over[version] = _passed_version(commit)
                     return [*self._rewritten(commit, state)]
                 problem = self._errors.of_commit(commit, state, taken_in)
@@ -555,9 +577,16 @@ class DeltaSource(Source):
         files = (*commit.dropped, *commit.appended)
         if any(file.partition is None for file in files):
             raise self._errors.without_partition(commit.version)
-        parts = (part for file in files for part in self._parts(commit.version, file, state))
-        for start in sorted({part.start for part in parts if part.start is not None}):
-            yield SourceFile(file_name(commit.version, REWRITTEN, commit.operation, start), self._config.path, 0)
+        correction = commit.correction
+        changed: dict[int | None, bool] = {}
+        for file in files:
+            has_changed = correction is None or correction.has_changed(_values(file, state))
+            for part in self._parts(commit.version, file, state):
+                changed[part.start] = changed.get(part.start, False) or has_changed
+        by = commit.operation if correction is None else f"promotion/{correction.job}"
+        for start in sorted(start for start in changed if start is not None):
+            name = file_name(commit.version, REWRITTEN if changed[start] else MOVED, by, start)
+            yield SourceFile(name, self._config.path, 0)
 
     def _of_commit(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
         if self._config.change_feed and commit.changes:
@@ -715,7 +744,7 @@ class DeltaSource(Source):
             is_net,
             not (is_net or self._config.change_feed),
         )
-        if not is_same or is_passed_over(commit, self._config.on_change):
+        if not is_same or self._passes_over(commit):
             msg = (
                 f"source '{self._name}': 'change_feed' or 'on_change' has changed while version {version} of {self._config.path} was "
                 "read in part. Nothing was taken in. Set it back until the version is read, then change it."
@@ -742,9 +771,15 @@ def _logged(file: SourceFile | InputFile) -> DeltaRows:
 
 
 def _passed_version(commit: DeltaCommit) -> PassedVersion:
-    return PassedVersion(
-        commit.version, commit.operation or "unknown", len(commit.dropped) or len(commit.appended), commit.timestamp
-    )
+    files, correction = len(commit.dropped) or len(commit.appended), commit.correction
+    by = None if correction is None else correction.job
+    return PassedVersion(commit.version, commit.operation or "unknown", files, commit.timestamp, by)
+
+
+def _values(file: LoggedFile, state: TableState) -> dict[str, str | None]:
+    """Return the values of partition columns by the names that the columns have in the table."""
+    stored = file.partition or {}
+    return {column.name: stored[column.stored] for column in state.columns if column.stored in stored}
 
 
 def _listed_late(file: LateFile) -> ListedFile:
@@ -754,4 +789,4 @@ def _listed_late(file: LateFile) -> ListedFile:
 def _is_known(own: ListedFile, known: int, reached: int | None) -> bool:
     """Return whether a file was taken in, or recorded as late: its version was looked at, and its interval was taken in."""
     is_taken_in = reached is not None and own.interval is not None and own.interval.start < reached
-    return is_taken_in and version_of(own.file.name) <= known
+    return is_taken_in and (version_of(own.file.name) <= known or kind_of(own.file.name) == MOVED)

@@ -6,8 +6,11 @@ import json
 
 import pytest
 
+from headrace.commit.run_check import checked_plan
 from headrace.config import with_settings
 from headrace.errors import ConfigError, IntervalError, OpenIntervalError, SourceError
+from headrace.run.backfill_branches import default_name
+from headrace.run.backfill_plan import plan_backfill
 from headrace.sources.interval import Interval
 from tests.unit.run.dated_table import DAY, FIRST, at, day_of, days
 from tests.unit.run.dated_topic import DatedTopic, TopicIntervalJob
@@ -396,6 +399,30 @@ def test_open_branch_keeps_its_corrected_input():
     assert job.backfill(days(1), settings=settings, promote="refuse").outcome.value == "compared"
     assert job.backfill(days(1), settings=settings, renews=True).outcome.value == "promoted"
     assert job.arrived() == ["a", "b", "E", "F", "e"]
+
+
+def test_corrected_input_is_for_its_interval_alone():
+    job = TopicIntervalJob(three_days())
+    job.sealed(3)
+    job.backfill(days(1), settings=day_file(job, 1, "C"), promote="refuse")
+    config = job.harness.config
+    with (
+        job.on_its_clock(),
+        pytest.raises(
+            ConfigError,
+            match="anew for 2024-03-01 to 2024-03-03, and corrected input was named for 2024-03-02 to 2024-03-03 alone",
+        ),
+    ):
+        plan_backfill(config, checked_plan(config), days(0), default_name(days(1)), renews=True)
+
+
+def test_other_branches_repeat_corrected_input():
+    job = TopicIntervalJob(three_days())
+    job.sealed(3)
+    job.backfill(days(1), settings=day_file(job, 1, "C"))
+    branch = job.harness.branch("again", at=0)
+    branch.run()
+    assert sorted(row.name for row in branch.sink("arrived")) == ["C", "a", "b", "e"]
 
 
 @pytest.mark.parametrize(

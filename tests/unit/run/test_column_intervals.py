@@ -167,12 +167,6 @@ def test_damaged_file_stops_the_run():
         job_over(damaged()).days(0)
 
 
-def test_damaged_file_goes_to_the_quarantine():
-    job = job_over(damaged(), source={"on_bad_file": "quarantine"})
-    assert took_days(job, 0, 1) == [[], ["b"]]
-    assert len(job.quarantine()) == 1
-
-
 def test_bad_rows_are_named_and_requeued():
     written = TimedTable()
     rows = written.rows({"a": 30, "b": 5, "c": 31})

@@ -100,10 +100,8 @@ class TableIntervals(Protocol):
         ...
 
 
-ReadTimes = Callable[[int, LoggedFile, TableState, str, str], Times | None]
-"""Reads the times of the counting rows of a version's file in a column, by a time zone; None for a file that goes to the quarantine.
-
-Raises `SourceError` for any other file that cannot be read."""
+ReadTimes = Callable[[int, LoggedFile, TableState, str, str], Times]
+"""Reads the times of the counting rows of a version's file in a column, by a time zone. Raises `SourceError` where they cannot be read."""
 
 
 def intervals_of_table(
@@ -249,8 +247,6 @@ class ColumnIntervals(CommitIntervals):
             raise problem
         starts = [*self._starts(self.time_of(version))]
         times = self._read_times(version, file, state, self._column, self._pattern.zone.key)
-        if times is None:
-            return (Part(problem=f"its column {self._column}, which gives the intervals of its rows, cannot be read"),)
         places = np.searchsorted(np.array(starts[1:], np.int64), times.values, side="right")
         return [
             self._part(starts[place], is_first=place == 0, is_last=place == len(starts) - 1)

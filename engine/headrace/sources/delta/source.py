@@ -548,16 +548,17 @@ class DeltaSource(Source):
             raise self._errors.no_interval(version, logged.path, problem)
         return parts
 
-    def _times(self, version: int, logged: LoggedFile, state: TableState, column: str, zone: str) -> Times | None:
-        """Read the times of a file's counting rows in a column; None for an unreadable file in quarantine. Raises `SourceError` as `rows` does."""
+    def _times(self, version: int, logged: LoggedFile, state: TableState, column: str, zone: str) -> Times:
+        """Read the times of a file's counting rows in a column. Raises `SourceError` for a missing file, and for an unreadable one."""
         path, facts = self._path_of(logged), self._facts_of(logged, state)
-
-        def read() -> Times:
+        try:
             times = column_times(self._storage.at(path), facts, column, zone)
             counts = facts.counts(self._storage.at(path), len(times.values))
-            return times if counts is None else Times(times.values[counts], times.known[counts])
-
-        return self._tried(version, path, read)
+        except FileNotFoundError as error:
+            raise self._errors.missing(version, path, error) from error
+        except UNREADABLE as error:
+            raise unreadable(self._name, path, error) from error
+        return times if counts is None else Times(times.values[counts], times.known[counts])
 
     def _tried(self, version: int, path: str, read: Callable[[], T]) -> T | None:
         """Return what `read` returns; None for an unreadable file in quarantine. Raises `SourceError` for any other, and for a missing one."""

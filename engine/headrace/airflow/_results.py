@@ -14,6 +14,7 @@ import attrs
 from airflow.sdk import Asset, BaseOperatorLink, conf
 from airflow.sdk.exceptions import AirflowRuntimeError
 
+from headrace.airflow._partitions import add_keys
 from headrace.airflow._rest import CONNECTION, AirflowApi, ApiError, run_path
 from headrace.config import JobConfig
 from headrace.names import counted
@@ -49,22 +50,25 @@ def result_of(report: Result) -> Result:
     return {**rest, "interval": None if start is None or end is None else [start, end]}
 
 
-def announce(result: Result, outlets: Sequence[Any], context: Context) -> list[Any]:
+def announce(result: Result, outlets: Sequence[Any], context: Context, keys: Sequence[str] = ()) -> list[Any]:
     """Put the result into the events of the sinks' assets; return the outlets without sinks that have no news.
 
     A sink has news if no event has reported its last checkpoint: a failed run may have published one, and the next run then reports
-    it. Outlets that are not sinks of the job stay.
+    it. Outlets that are not sinks of the job stay. With `keys` of partitions, each sink has an event for each of them, also without news:
+    the partition is complete.
     """
     kept = []
+    own = getattr(context["dag_run"], "partition_key", None)
     for outlet in outlets:
         sink = _sink_of(outlet, result)
         if sink is None:
             kept.append(outlet)
-        elif _has_news(outlet, sink, result):
-            about = result["sinks"][sink]
-            context["outlet_events"][outlet].extra.update(
-                {**result, "sink": sink, "rows": about["rows"], "version": about["version"]}
-            )
+            continue
+        has_news = _has_news(outlet, sink, result)
+        if has_news or keys:
+            about, event = result["sinks"][sink], context["outlet_events"][outlet]
+            event.extra.update({**result, "sink": sink, "rows": about["rows"], "version": about["version"]})
+            add_keys(event, keys, own, with_plain=has_news)
             kept.append(outlet)
     return kept
 

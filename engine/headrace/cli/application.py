@@ -310,6 +310,8 @@ def _is_reported(error: BaseException, ctx: Any, *, starts: bool) -> bool:
     content: dict[str, Any] = {"error": name, "message": in_utf8(message), "exit_code": exit_code_of(error)}
     if isinstance(error, IntervalError) and error.is_taken_in:
         content |= {"is_taken_in": True, "changes": list(error.changes)}
+    if isinstance(error, IntervalError) and error.leaves_gap:
+        content |= {"leaves_gap": True}
     is_written = write_document(file, content)
     is_expected = isinstance(error, HeadraceError) and not isinstance(error, EngineBug)
     return is_written and is_expected and ctx.invoked_subcommand in _OF_SCHEDULERS

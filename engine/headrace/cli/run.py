@@ -168,7 +168,8 @@ def plain_report(report: RunReport) -> dict[str, Any]:
     import msgspec
 
     plain: dict[str, Any] = msgspec.to_builtins(report)
-    return {**plain, **{name: Time(plain[name]).utc for name in _TIMES}}
+    intervals = [[Time(start).utc, Time(end).utc] for start, end in report.intervals]
+    return {**plain, **{name: Time(plain[name]).utc for name in _TIMES}, "intervals": intervals}
 
 
 _MODES = ("auto", "caught-up", "interval")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pendulum
@@ -124,7 +125,8 @@ def run(dag_bag, edit_job):
     )
     dag = dag_bag().dags["flights"]
     assert isinstance(dag.timetable, PartitionedAssetTimetable)
-    assert [ref.name for ref in dag.timetable.asset_condition.objects] == ["raw.events", "raw.weather"]
+    names: Any = dag.timetable.asset_condition
+    assert [ref.name for ref in names.objects] == ["raw.events", "raw.weather"]
     task = dag.get_task("run")
     task.allow_nested_operators = True
     return task
@@ -171,7 +173,8 @@ def events_of(context):
     from airflow.sdk.execution_time.task_runner import _serialize_outlet_events
 
     sent = {}
-    for event in _serialize_outlet_events(context["outlet_events"]):
+    events: list[Any] = [*_serialize_outlet_events(context["outlet_events"])]
+    for event in events:
         sent.setdefault(event["dest_asset_key"]["name"], []).append(event.get("partition_key"))
     return {name: sorted(keys, key=str) for name, keys in sent.items()}
 

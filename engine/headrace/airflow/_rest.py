@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 CONNECTION: Final = "headrace_airflow_api"
+LONGEST_NOTE: Final = 1000
+"""Most characters of a note."""
 _ANSWERS_WITHIN: Final = 10
 _WAITS: Final = (1.0, 2.0, 4.0, 8.0)
 """Seconds before each further attempt: a run must not wait for its note for long."""
@@ -78,7 +80,12 @@ class AirflowApi:
 
 def run_path(task_instance: Any) -> str:
     """Return the path of the DAG run of a task instance."""
-    return f"/dags/{quote(task_instance.dag_id, safe='')}/dagRuns/{quote(task_instance.run_id, safe='')}"
+    return f"/dags/{quoted(task_instance.dag_id)}/dagRuns/{quoted(task_instance.run_id)}"
+
+
+def quoted(name: str) -> str:
+    """Return a name as a part of a path."""
+    return quote(name, safe="")
 
 
 def _answer(

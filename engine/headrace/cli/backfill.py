@@ -48,6 +48,7 @@ Policy = Annotated[
 Renew = Annotated[
     bool, typer.Option("--renew", help="Replace an open branch that cannot continue by one for both intervals.")
 ]
+Days = Annotated[bool, typer.Option("--days", help="Also find the days whose rows of each sink differ.")]
 OnlyOpen = Annotated[bool, typer.Option("--only-open", help="Continue an open branch; do nothing if there is none.")]
 
 _NO_LIMIT: Final = timedelta(days=3650).total_seconds()
@@ -69,6 +70,7 @@ def backfill(
     promote: Policy = None,
     renew: Renew = False,
     only_open: OnlyOpen = False,
+    days: Days = False,
     allow_effects: AllowEffects = False,
     budget: Budget = None,
     limit: Limit = 20,
@@ -102,7 +104,7 @@ def backfill(
     from headrace.run.options import RunOptions
 
     config, requested = _with_policy(load(job, cluster), promote), _interval(start, end)
-    request = BackfillRequest(config, requested, name or default_name(requested), renew, only_open)
+    request = BackfillRequest(config, requested, name or default_name(requested), renew, only_open, days)
     if dry_run:
         return _of_plan(request.config, request.plan())
     seconds = budget_seconds(budget)
@@ -223,7 +225,8 @@ def _plain_plan(config: JobConfig, plan: BackfillPlan) -> dict[str, Any]:
 
 
 def _plain_nothing(request: BackfillRequest, options: RunOptions) -> dict[str, Any]:
-    return {"job": request.config.job, "name": request.name, "run_id": options.run_id, "outcome": "nothing_open"}
+    named = {"job": request.config.job, "name": request.name, "run_id": options.run_id}
+    return {**named, "outcome": "nothing_open", "promotion": request.promoted}
 
 
 def _plain_result(config: JobConfig, plan: BackfillPlan, result: BackfillResult) -> dict[str, Any]:

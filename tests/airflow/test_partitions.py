@@ -50,8 +50,8 @@ def interval_of(job, key, timetable=None, partition_date=None):
     with DAG("mine", schedule=timetable or PartitionedAssetTimetable(assets=Asset("a.b"))) as dag:
         pass
     run = SimpleNamespace(partition_key=key, data_interval_start=None, partition_date=partition_date)
-    found = interval_of_partition({"dag": dag, "dag_run": run}, job)
-    return found and tuple(datetime.fromisoformat(text).astimezone(UTC) for text in found)
+    interval = interval_of_partition({"dag": dag, "dag_run": run}, job)
+    return interval and tuple(datetime.fromisoformat(text).astimezone(UTC) for text in interval)
 
 
 @given(st.dates(date(2015, 1, 1), date(2026, 1, 1)), st.integers(1, 9), st.sampled_from(ZONES))

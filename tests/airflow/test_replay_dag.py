@@ -317,7 +317,7 @@ TWO_DAYS = [
 ]
 
 
-def test_promotion_tells_of_the_days_it_changed(replay, notes):
+def test_promotion_names_the_days_with_changed_rows(replay, notes):
     context = asking(*TWO_DAYS)
     perform(replay, "promote", context, PROMOTED)
     days = ["2013-01-10T00:00:00", "2013-01-12T00:00:00"]
@@ -328,14 +328,14 @@ def test_promotion_tells_of_the_days_it_changed(replay, notes):
     assert "Days whose rows differ in sinks: 2013-01-10, 2013-01-12." in notes[0]
 
 
-def test_replay_that_changes_nothing_tells_nobody(replay, notes):
+def test_replay_without_changes_has_no_events(replay, notes):
     context = asking(*TWO_DAYS)
     perform(replay, "promote", context, {**PROMOTED, "differences": {"from": 10, "to": 12, "tables": []}})
     assert (events_of(context), replay.get_task("promote").outlets) == ({}, [])
 
 
 @pytest.mark.parametrize(("promotion", "is_told"), [(15, True), (9, False), (None, False)])
-def test_promotion_of_a_dead_try_is_told(replay, notes, promotion, is_told):
+def test_promotion_of_a_dead_try_is_announced(replay, notes, promotion, is_told):
     """It was committed; the branch that the next try looks for is there no more."""
     context = asking(*TWO_DAYS)
     compared = {**PROMOTED, "outcome": "needs_approval", "promotion": None}

@@ -226,6 +226,7 @@ _COMMANDS = {
     "diff.register": ["diff"],
     "branch.register": ["branch"],
     "backfill.register": ["backfill"],
+    "backfill_dag.register": ["backfill-dag"],
     "lists.register_reads": ["timers", "sql", "views"],
     "lists.register_waiting": ["retries", "requests"],
     "lists.register_quarantine": ["quarantine"],
@@ -240,7 +241,7 @@ _COMMANDS = {
 }
 """Functions that add commands, with the names of the commands, in the order of `--help`."""
 
-_WITHOUT_TABLES = {"new", "setup", "jobs", "doctor"}
+_WITHOUT_TABLES = {"new", "setup", "jobs", "doctor", "backfill-dag"}
 """Commands that read no tables, or that have to work where pyarrow is missing."""
 
 _OF_SCHEDULERS = {"run", "backfill"}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import KeyedProcessFunction, Pipeline, RowKind, ValueState
 from headrace.errors import StorageError
 from headrace.readers import changed_intervals
-from headrace.run.backfill import BackfillOutcome
+from headrace.run.backfill import BackfillOutcome, BackfillRequest
+from tests.unit.support import backfilled_job
 from tests.unit.support.backfilled_job import BackfilledJob, days
 from tests.unit.support.branched_job import CUSTOMERS, Order, Total
 from tests.unit.support.fuzzing import examples
@@ -84,6 +87,13 @@ def changed_totals(before, after, asked):
     return {number for number in written if number >= asked}
 
 
+def compared(job, interval, **options):
+    """Run a backfill that names days."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backfilled_job, "BackfillRequest", partial(BackfillRequest, names_days=True))
+        return job.backfill(interval, **options)
+
+
 def days_of(result):
     """Return the days that a backfill names, by sink."""
     tables = [table for table in result.comparison.tables if table.is_sink]
@@ -95,7 +105,7 @@ def days_of(result):
 DAY = st.lists(st.tuples(st.sampled_from(CUSTOMERS[:3]), st.sampled_from([0, 3, 5])), max_size=3)
 
 
-@examples(4)
+@examples(3)
 @given(data=st.data())
 def test_backfill_names_the_days_of_its_changes(data):
     before = data.draw(st.lists(DAY, min_size=2, max_size=4), "days")
@@ -105,29 +115,22 @@ def test_backfill_names_the_days_of_its_changes(data):
     for number in corrected:
         after[number] = data.draw(DAY, "correction")
         job.write(number, *after[number])
-    result = job.backfill(days(min(corrected)), names_days=True)
+    result = compared(job, days(min(corrected)))
 
     expected = {"rows": changed_rows(before, after), "totals": changed_totals(before, after, min(corrected))}
     assert days_of(result) == {sink: numbers for sink, numbers in expected.items() if numbers}
 
 
-def test_second_backfill_names_its_own_days():
-    """Both fork at the same checkpoint: the promotion of the first one has changed no row of the second one."""
+def test_later_backfills_name_their_own_days():
+    """All fork at one checkpoint: the first promotion changed no row of the second. Where a row that it brought belongs is recorded nowhere."""
     job = job_of([[("ann", 3)], [("bob", 3)], [("cyd", 3)]])
     job.write(0, ("ann", 5))
-    assert job.backfill(days(0), promote="automatic").outcome is BackfillOutcome.PROMOTED
+    first = compared(job, days(0), promote="automatic")
+    assert (first.outcome, days_of(first)) == (BackfillOutcome.PROMOTED, {"rows": {0}, "totals": {0}})
     job.write(2, ("cyd", 5))
-    assert days_of(job.backfill(days(2), names_days=True)) == {"rows": {2}, "totals": {2}}
-
-
-def test_day_that_was_promoted_stands_for_all():
-    """Which day the promotion brought a row from is recorded nowhere."""
-    job = job_of([[("ann", 3)], [("bob", 3)], [("cyd", 3)]])
-    job.write(0, ("ann", 5))
-    assert days_of(job.backfill(days(0), promote="automatic", names_days=True)) == {"rows": {0}, "totals": {0}}
+    assert days_of(compared(job, days(2), promote="automatic")) == {"rows": {2}, "totals": {2}}
     job.write(0, ("ann", 7))
-    result = job.backfill(days(0), promote="automatic", names_days=True)
-    assert days_of(result) == {"rows": {0, 1, 2}, "totals": {0, 1, 2}}
+    assert days_of(compared(job, days(0))) == {"rows": {0, 1, 2}, "totals": {0, 1, 2}}
 
 
 def test_days_are_found_only_if_asked_for():
@@ -144,4 +147,4 @@ def test_unreadable_version_stands_for_all_days(monkeypatch):
         raise StorageError("the file was removed by VACUUM")
 
     monkeypatch.setattr(changed_intervals, "rows_of_files", refuse)
-    assert days_of(job.backfill(days(1), names_days=True)) == {"rows": {1, 2}, "totals": {1, 2}}
+    assert days_of(compared(job, days(1))) == {"rows": {1, 2}, "totals": {1, 2}}

@@ -91,18 +91,7 @@ class BackfilledJob(BranchedJob):
         config = self.config
         return plan_backfill(config, checked_plan(config), interval, name, renews=renews)
 
-    def backfill(
-        self,
-        interval,
-        name=None,
-        *,
-        crash_at=None,
-        promote=None,
-        renews=False,
-        only_open=False,
-        names_days=False,
-        **options,
-    ):
+    def backfill(self, interval, name=None, *, crash_at=None, promote=None, renews=False, only_open=False, **options):
         """Run a backfill once; return None if it crashes or has nothing to do."""
         harness, config = self.harness, self.config
         if promote is not None:
@@ -113,7 +102,7 @@ class BackfilledJob(BranchedJob):
         def run_branch(on_branch, asked):
             return run_on(LocalTasks(), on_branch, asked, harness.events.append, **self.inputs(on_branch))
 
-        request = BackfillRequest(config, interval, name or default_name(interval), renews, only_open, names_days)
+        request = BackfillRequest(config, interval, name or default_name(interval), renews, only_open)
         with self.on_its_clock(), harness.crashing_at(crash_at):
             ended = request.run(wishes, run_branch)
             return None if ended is None else ended[1]

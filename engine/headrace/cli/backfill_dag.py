@@ -198,8 +198,9 @@ class DagBackfills:
         repeated, shown = _Repeated(self.patience), dict[str, str]()
         while True:
             try:
-                is_over = self._get(f"/backfills/{number}")["completed_at"] is not None
-                runs = list(self._runs(days))
+                backfill = self._get(f"/backfills/{number}")
+                is_over = backfill["completed_at"] is not None
+                runs = list(self._runs(days, datetime.fromisoformat(backfill["created_at"])))
                 for run in runs:
                     _show(run, shown)
                 if is_over:
@@ -214,9 +215,11 @@ class DagBackfills:
         notes = {task["dag_run_id"]: task["note"] for task in self._all(path, "task_instances", days, task_id="run")}
         yield from ((run, notes.get(run["run_id"])) for run in runs)
 
-    def _runs(self, days: Days) -> Iterator[dict[str, Any]]:
+    def _runs(self, days: Days, since: datetime) -> Iterator[dict[str, Any]]:
+        """Yield the runs of a backfill that was made at a time: it has queued them then. Others are those of earlier backfills."""
         for run in self._all(f"/dags/{quoted(self.dag)}/dagRuns", "dag_runs", days, run_type="backfill"):
-            yield {"day": run["logical_date"], "run_id": run["dag_run_id"], "state": run["state"]}
+            if run["queued_at"] is not None and datetime.fromisoformat(run["queued_at"]) >= since:
+                yield {"day": run["logical_date"], "run_id": run["dag_run_id"], "state": run["state"]}
 
     def _all(self, path: str, name: str, days: Days, **query: str) -> Iterator[Mapping[str, Any]]:
         """Yield all entries of a list, with a logical date of these days."""

@@ -17,6 +17,7 @@ from tests.jobs.faulty_api import faulty_api, passing_faults
 
 SCHEDULE = 'mode: interval\nschedule: {cron: "@daily", start: 2013-01-01, timezone: Europe/Berlin}\n'
 FIRST, END = datetime.fromisoformat("2013-01-10T00:00:00+01:00"), datetime.fromisoformat("2013-01-13T00:00:00+01:00")
+NOW, EARLIER = "2026-01-01T00:00:00Z", "2025-01-01T00:00:00Z"
 OTHER = {"id": 7, "from_date": "2013-01-01T00:00:00Z", "to_date": "2013-01-02T00:00:00Z", "completed_at": None}
 
 
@@ -65,12 +66,17 @@ class Scheduler:
             return status, {"detail": "Database is locked. Use PostgreSQL."}
         self.made.append(body)
         self.backfills.append(
-            {"id": 11, "completed_at": None, **{name: body[name] for name in ("from_date", "to_date")}}
+            {
+                "id": 11,
+                "completed_at": None,
+                "created_at": NOW,
+                **{name: body[name] for name in ("from_date", "to_date")},
+            }
         )
         day, last = (datetime.fromisoformat(body[name]) for name in ("from_date", "to_date"))
         while day <= last:
             name = f"backfill__{day:%Y-%m-%d}"
-            self.runs[day] = {"dag_run_id": name, "logical_date": day.isoformat(), "state": "queued"}
+            self.runs[day] = {"dag_run_id": name, "logical_date": day.isoformat(), "state": "queued", "queued_at": NOW}
             day += timedelta(days=1)
         return 200, self.backfills[-1]
 
@@ -123,6 +129,17 @@ def test_backfill_shows_each_day(airflow, headrace):
     ]
     shown = result.stderr.splitlines()
     assert [line.split()[-1] for line in shown if "2013-01-11" in line] == ["queued", "running", "success"]
+
+
+def test_runs_of_earlier_backfills_are_left_out(airflow, headrace):
+    scheduler = Scheduler()
+    old = {"dag_run_id": "old", "logical_date": "2013-01-10T12:00:00+01:00", "state": "failed", "queued_at": EARLIER}
+    scheduler.runs[datetime.fromisoformat(old["logical_date"])] = old
+    result = airflow(headrace, "backfill-dag demo 2013-01-10..2013-01-12 --json", scheduler)
+    assert [day["run_id"] for day in json.loads(result.stdout)["days"]] == [
+        "backfill__2013-01-10",
+        "backfill__2013-01-11",
+    ]
 
 
 def test_failed_day_is_a_failed_check(airflow, headrace):

@@ -61,6 +61,7 @@ BLOCKS = {
         "IntervalError": MESSAGE,
         "input changed (file": MESSAGE,
         "airflow backfill create": AIRFLOW,
+        "export AIRFLOW_CONN_HEADRACE_AIRFLOW_API": "unit/cli/test_backfill_dag.py::test_backfill_shows_each_day",
         'eval "$(.venv/bin/python': "demo/test_demo.py::test_documented_backfill_follows_the_demo",
     },
     "async-io": {"headrace run JOB --finish": SYNTAX},

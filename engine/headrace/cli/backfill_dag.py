@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final, Optional
 from urllib.parse import unquote, urlsplit
-from zoneinfo import ZoneInfo
 
 import typer
 
@@ -284,7 +283,9 @@ def _arguments(first: str | None, second: str | None, *, cancel: bool) -> tuple[
 
 
 def _days(text: str, config: JobConfig) -> Days:
-    """Return the days of FROM..TO. Raises `ConfigError` for anything else, and for days of which none is over."""
+    """Return the days of FROM..TO. Raises `ConfigError` for anything else."""
+    from zoneinfo import ZoneInfo
+
     zone = ZoneInfo("UTC" if config.schedule is None else config.schedule.timezone)
     try:
         start, end = (datetime.fromisoformat(part) for part in text.split(".."))

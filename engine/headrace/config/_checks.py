@@ -232,6 +232,11 @@ def _after(config: JobConfig) -> Iterator[Problem]:
         yield "schedule.after", "a partition is an interval: it needs mode 'interval'"
     if not schedule.automatic:
         yield "schedule.automatic", "with 'after' it is the assets that start runs: leave it out"
+    if config.run.gaps == "fill":
+        yield (
+            "run.gaps",
+            "with 'schedule.after', a missing day is one that has not come: runs wait for it. Leave it out",
+        )
     if any(not name.strip() for name in schedule.after) or len({*schedule.after}) < len(schedule.after):
         yield "schedule.after", "names of assets, each once, such as JOB.SINK"
     if _is_zone(schedule.timezone) and ZoneInfo(schedule.timezone).utcoffset(None) is None and _has_hours(schedule):

@@ -48,6 +48,10 @@ MISTAKES = {
         "schedule: {cron: '@daily', start: 2026-01-01, after: [a.b], automatic: false}\n",
         ["schedule.automatic", "it is the assets that start runs"],
     ),
+    "partitions that would be filled": (
+        "run: {gaps: fill}\nschedule: {cron: '@daily', start: 2026-01-01, after: [a.b]}\n",
+        ["run.gaps", "runs wait for it"],
+    ),
     "partitions of one asset twice": (
         "schedule: {cron: '@daily', start: 2026-01-01, after: [a.b, a.b]}\n",
         ["schedule.after", "each once"],

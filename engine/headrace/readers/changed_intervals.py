@@ -61,23 +61,20 @@ class DifferingRows:
         steps = [(number, step) for number, side in enumerate(sides) for step in side.steps([*self.columns])]
         if not steps:
             return set()
-        parts = [self._copied(at, side, step) for at, (side, step) in enumerate(steps)]
-        self.connection.execute(f"CREATE TABLE written AS {' UNION ALL '.join(parts)}")
         known = list(dict.fromkeys(step.interval for _, step in steps))
-        numbers = ", ".join(f"({at}, {known.index(step.interval)})" for at, (_, step) in enumerate(steps))
-        self.connection.execute(f"CREATE TABLE steps AS SELECT * FROM (VALUES {numbers}) AS _(_step, _interval)")  # noqa: S608 - numbers
-        return {known[number] for (number,) in ask(self.connection, self._sql()).rows}
-
-    def _copied(self, at: int, side: int, step: _Step) -> str:
-        """Copy the rows that a version has added and removed; return SQL for them."""
-        for name, rows in (("added", step.added), ("removed", step.removed)):
-            copy(self.connection, f"{name}_{at}", rows.to_reader(), table=self.sink)
-        changes = ((1, "added", "removed"), (-1, "removed", "added"))
-        return " UNION ALL ".join(
-            f"SELECT {side} AS _side, {at} AS _step, {sign} AS _sign, {_list(self._named)} "  # noqa: S608 - quoted names
-            f"FROM (SELECT * FROM {own}_{at} EXCEPT ALL SELECT * FROM {other}_{at})"
-            for sign, own, other in changes
+        parts = [
+            _marked(rows, _side=side, _step=at, _sign=sign, _interval=known.index(step.interval))
+            for at, (side, step) in enumerate(steps)
+            for rows, sign in ((step.added, 1), (step.removed, -1))
+        ]
+        rows = pa.concat_tables(parts, promote_options="permissive")
+        copy(self.connection, "moved", rows.to_reader(), table=self.sink)
+        columns = _list([name for name in rows.schema.names if name != "_sign"])
+        # A file that was rewritten has most of its rows in both versions.
+        self.connection.execute(
+            f"CREATE TABLE written AS SELECT {columns}, sum(_sign) AS _sign FROM moved GROUP BY {columns} HAVING sum(_sign) <> 0"  # noqa: S608 - quoted names
         )
+        return {known[number] for (number,) in ask(self.connection, self._sql()).rows}
 
     @property
     def _named(self) -> Sequence[str]:
@@ -87,9 +84,7 @@ class DifferingRows:
         """Return SQL for the numbers of the rows' intervals."""
         named = _list(self._named)
         same = " AND ".join(f"w.{_quoted(name)} IS NOT DISTINCT FROM d.{_quoted(name)}" for name in self._named)
-        touched = (
-            f"SELECT * FROM written w JOIN steps USING (_step) WHERE EXISTS (SELECT 1 FROM differing d WHERE {same})"  # noqa: S608 - quoted names
-        )
+        touched = f"SELECT * FROM written w WHERE EXISTS (SELECT 1 FROM differing d WHERE {same})"  # noqa: S608 - quoted names
         if self.key:
             return f"SELECT DISTINCT arg_max(_interval, _step) FROM ({touched}) GROUP BY _side, {named}"  # noqa: S608 - quoted names
         balance = "sum(if(_side = 0, _sign, -_sign))"
@@ -148,6 +143,13 @@ class _Side:
             return table.read(schema)
         others = set() if other is None else other.files()
         return rows_of_files(table, table.files() - others, schema, JobFolder.of(self.job.config))
+
+
+def _marked(rows: pa.Table, **marks: int) -> pa.Table:
+    """Return rows with columns of one value."""
+    for name, value in marks.items():
+        rows = rows.append_column(name, pa.repeat(pa.scalar(value), len(rows)))
+    return rows
 
 
 def _list(columns: Sequence[str]) -> str:

@@ -113,11 +113,11 @@ def _added_files(
         staged = job.folder.stage(f"{OUTPUTS}/{name}/{_file_name(job, name, checkpoint_id)}", rows)
         yield OutputFile(staged.path, staged.rows, staged.size, apart=True)
         return
-    for action in own.add_actions().to_pylist():
+    for number, action in enumerate(own.add_actions().to_pylist()):
         rows = folder.at(own.uri).parquet(unquote(action["path"]))
         values = partition_of(action)
         partition = {column: values[column] for column in of_branch.partition_columns}
-        path = f"{folders_of(partition)}{_file_name(job, name, checkpoint_id)}"
+        path = f"{folders_of(partition)}{_file_name(job, name, checkpoint_id, number)}"
         staged = folder.stage(path, rows)
         yield OutputFile(staged.path, staged.rows, staged.size, partition, staging.form)
 
@@ -179,8 +179,8 @@ def _changes_file(
         yield OutputFile(staged.path, staged.rows, staged.size)
 
 
-def _file_name(job: OpenJob, name: str, checkpoint_id: int) -> str:
-    return f"{checkpoint_id:010d}-{name}-promotion-{job.attempt_id[:12]}-{clock.unique_id()[:12]}.parquet"
+def _file_name(job: OpenJob, name: str, checkpoint_id: int, number: int = 0) -> str:
+    return f"{checkpoint_id:010d}-{name}-promotion-{number}-{job.attempt_id[:12]}-{clock.unique_id()[:12]}.parquet"
 
 
 def _changes(live: Snapshot, of_branch: Snapshot, schema: pa.Schema, key: list[str], storage: Storage) -> pa.Table:
@@ -465,7 +465,8 @@ class Promotion:
         requested = self.branch.requested
         if requested is not None:
             start = requested.start if start is None else max(start, requested.start)
-        return Promoted(start, own.last.interval_end, changed_partitions(self.job, own))
+        is_ahead = bool(_missing_input(own.last, self.job.last))
+        return Promoted(start, own.last.interval_end, changed_partitions(self.job, own), is_ahead)
 
     def _confirm(self, own: OpenJob) -> None:
         """Check that the branch was read at its last checkpoint: this process may have slept, and its lease may have ended.
@@ -542,10 +543,7 @@ def behind(job: Sequence[Checkpoint], branch: Sequence[Checkpoint]) -> list[str]
     """
     if not job:
         return []
-    last, own = job[-1], branch[-1]
-    missing = [f"source '{name}'" for name, facts in last.sources.items() if facts.is_ahead_of(own.sources.get(name))]
-    if (last.interval_end or 0) > (own.interval_end or 0):
-        missing.append("an interval")
+    missing = _missing_input(job[-1], branch[-1])
     repeated = {checkpoint.repeats for checkpoint in branch}
     missing += [
         f"what checkpoint {checkpoint.checkpoint_id} requeued"
@@ -553,6 +551,12 @@ def behind(job: Sequence[Checkpoint], branch: Sequence[Checkpoint]) -> list[str]
         if checkpoint.requeues and checkpoint.checkpoint_id not in repeated
     ]
     return missing
+
+
+def _missing_input(last: Checkpoint, own: Checkpoint) -> list[str]:
+    """Return the input that one line has taken in at its `last` checkpoint and another at its `own` has not, as text."""
+    missing = [f"source '{name}'" for name, facts in last.sources.items() if facts.is_ahead_of(own.sources.get(name))]
+    return [*missing, *(["an interval"] if (last.interval_end or 0) > (own.interval_end or 0) else [])]
 
 
 def _stage_rows(job: OpenJob, own: OpenJob, shift: int) -> Mapping[str, Sequence[StagedFile]]:

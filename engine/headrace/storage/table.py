@@ -126,6 +126,8 @@ class Correction(msgspec.Struct, frozen=True, omit_defaults=True):
     """Input that was computed again: from `start` to `end` (ms); None without intervals."""
     partitions: tuple[dict[str, str | None], ...] | None = None
     """Partitions whose rows differ from before, by the values of their columns as texts of Delta's log; None: any may."""
+    is_ahead: bool = False
+    """The branch had taken in more input than the job: the table has its rows for the first time."""
 
     def has_changed(self, values: Mapping[str, str | None]) -> bool:
         """Return whether the rows of the partition with these values may differ."""
@@ -214,9 +216,10 @@ HINT = f"{LOG}/_last_checkpoint"
 """File that names the last log checkpoint. Readers work without it, but not if the log checkpoint in it is gone."""
 
 COMMIT_SUFFIX = ".json"
+"""Ending of the names of commits in the log. The other entries are log checkpoints, which hold a whole version."""
+
 CORRECTION = "headrace.correction"
 """Key of a correction of earlier rows in a commit's information, as JSON."""
-"""Ending of the names of commits in the log. The other entries are log checkpoints, which hold a whole version."""
 
 
 def commit_file(version: int) -> str:

@@ -118,7 +118,7 @@ class DeltaSource(Source):
         self._errors = DeltaErrors(source.name, config, job)
         self._files: dict[tuple[int, bool], list[SourceFile]] = {}
         self._passed_over: dict[int, PassedVersion] = {}
-        self._intervals = intervals_of_table(config, self._errors, self._commit, self._times)
+        self._intervals = intervals_of_table(config, self._errors, self)
         self._later: Sequence[SourceFile] = ()
 
     @staticmethod
@@ -264,7 +264,15 @@ class DeltaSource(Source):
         ]
 
     def _check_order(self, since: SourceFacts) -> None:
-        """Refuse to read on in another order than that in which the last version was read."""
+        """Refuse to read on in another order than that in which the last version was read, and by other intervals while some of its rows wait."""
+        position = since.position_as(TablePosition)
+        rule = "" if self._intervals is None else self._intervals.rule
+        if position is not None and position.listed is not None and position.intervals not in {"", rule}:
+            msg = (
+                f"source '{self._name}' has rows of versions {position.version + 1} to {position.listed} that wait for their interval ({position.intervals}), and "
+                f"its section says otherwise now ({rule or 'no interval'}): rows would be lost, or count twice. Nothing was taken in. Set it back, or begin a new job."
+            )
+            raise ConfigError(msg)
         is_in_part = since.last != "" and version_of(since.last) > (since.version or 0)
         by_start = self._intervals is not None and self._intervals.starts_in_names
         if (start_of(since.last) is None and is_in_part) if by_start else start_of(since.last) is not None:
@@ -283,7 +291,12 @@ class DeltaSource(Source):
         intervals = (self.interval_of(file.name) for file in self._later if file.name > last)
         return min((interval.start for interval in intervals if interval is not None), default=None)
 
-    def _commit(self, version: int) -> DeltaCommit:
+    def latest_state(self) -> TableState:
+        """Return the latest state of the table. Raises `SourceError` where its log does not give it."""
+        return self._guarded(self._versions()[-1])
+
+    def commit(self, version: int) -> DeltaCommit:
+        """Read a version. Raises `SourceError` where the log does not have it, or it cannot be read."""
         versions = self._versions()
         if version < versions[0]:
             raise self._errors.expired(version, versions[0] - 1)
@@ -304,6 +317,8 @@ class DeltaSource(Source):
             return False  # the plan says so
 
     def _passes_over(self, commit: DeltaCommit) -> bool:
+        if self._intervals is not None and self._intervals.are_rewritten and commit.correction is not None:
+            return True
         return is_passed_over(commit, self._config.on_change, reads_changes=self._config.change_feed)
 
     def _is_skipped(self, version: int) -> bool:
@@ -333,11 +348,11 @@ class DeltaSource(Source):
         for name in sorted(names):
             if (version := version_of(name)) not in versions:
                 continue
-            appended = {logged.path: logged for logged in self._commit(version).appended}
+            appended = {logged.path: logged for logged in self.commit(version).appended}
             if (logged := appended.get(path_of(name))) is None:
                 continue
-            part = intervals.part_named(name)
-            file = self._file(version, APPENDED, logged, self._guarded(version), part)
+            state = self._guarded(version)
+            file = self._file(version, APPENDED, logged, state, intervals.part_named(name, state))
             if file.name == name and self._storage.at(file.path).has():
                 yield file
 
@@ -381,6 +396,7 @@ class DeltaSource(Source):
             version=version,
             snapshot=ahead.reach.snapshot,
             listed=ahead.reach.listed,
+            intervals="" if self._intervals is None else self._intervals.rule,
         )
         looked_up_to = reached if ahead.reach.listed is None else ahead.reach.listed
         passed = tuple(own for own in ahead.reach.passed_over if own.version <= looked_up_to)
@@ -537,16 +553,17 @@ class DeltaSource(Source):
             raise self._errors.no_interval(version, logged.path, problem)
         return parts
 
-    def _times(self, version: int, logged: LoggedFile, state: TableState, column: str, zone: str) -> Times | None:
-        """Read the times of a file's counting rows in a column; None for an unreadable file in quarantine. Raises `SourceError` as `rows` does."""
+    def times(self, version: int, logged: LoggedFile, state: TableState, column: str, zone: str) -> Times:
+        """Read the times of a file's counting rows in a column. Raises `SourceError` for a missing file, and for an unreadable one."""
         path, facts = self._path_of(logged), self._facts_of(logged, state)
-
-        def read() -> Times:
+        try:
             times = column_times(self._storage.at(path), facts, column, zone)
             counts = facts.counts(self._storage.at(path), len(times.values))
-            return times if counts is None else Times(times.values[counts], times.known[counts])
-
-        return self._tried(version, path, read)
+        except FileNotFoundError as error:
+            raise self._errors.missing(version, path, error) from error
+        except UNREADABLE as error:
+            raise unreadable(self._name, path, error) from error
+        return times if counts is None else Times(times.values[counts], times.known[counts])
 
     def _tried(self, version: int, path: str, read: Callable[[], T]) -> T | None:
         """Return what `read` returns; None for an unreadable file in quarantine. Raises `SourceError` for any other, and for a missing one."""

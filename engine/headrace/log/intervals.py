@@ -103,6 +103,7 @@ def taken_in(lineage: Sequence[Checkpoint], source: str) -> TakenIn:
         facts=next((own for checkpoint in reversed(lineage) if (own := checkpoint.sources.get(source))), NO_FACTS),
         commit_times=times,
         dated=frozenset(times),
+        began=lineage[0].committed_at if lineage else 0,
     )
 
 

@@ -214,7 +214,7 @@ def test_failed_backfill_fails_no_run(chain, monkeypatch):
     assert report["backfill"]["message"] == "the disk is full"
 
 
-def test_new_job_is_told_of_former_promotions(chain):
+def test_new_job_stops_at_former_promotions(chain):
     chain.correct_second_day()
     source = OF_TABLE.format("bronze").replace(", interval: {by: partition, column: day}", "")
     text = job_file("plain", source).replace("mode: interval\n", "")

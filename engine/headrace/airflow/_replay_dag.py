@@ -19,8 +19,9 @@ from airflow.sdk.bases.branch import BranchMixIn
 from airflow.sdk.exceptions import TaskAwaitingInput
 
 from headrace.airflow._command import CommandTask
-from headrace.airflow._replay_requests import replay_asset, replay_id
+from headrace.airflow._replay_requests import replay_asset, replay_id, tell_requesters
 from headrace.airflow._replay_task import BRANCH, ReplayTask
+from headrace.airflow._results import sink_assets
 from headrace.airflow._settings import task_settings
 from headrace.config import JobConfig, Promote
 
@@ -76,6 +77,7 @@ class ApprovalTask(BaseOperator, BranchMixIn):
         (answer,) = event["chosen_options"]
         person = (event.get("responded_by_user") or {}).get("name")
         self.log.info("%s by %s", answer, person)
+        tell_requesters(context, lambda *_: f"the replay: {answer} by {person}", self.log)
         return self._continue(context, {"answer": answer, "by": person})
 
     def _continue(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +138,12 @@ def _backfill(job: JobConfig) -> ReplayTask:
 
 def _promote(job: JobConfig) -> ReplayTask:
     return ReplayTask(
-        task_id="promote", job=job, promote=Promote.AUTOMATIC, only_open=True, pool_slots=job.airflow.pool_slots
+        task_id="promote",
+        job=job,
+        promote=Promote.AUTOMATIC,
+        only_open=True,
+        outlets=sink_assets(job),
+        pool_slots=job.airflow.pool_slots,
     )
 
 

@@ -69,6 +69,7 @@ Corrected = Annotated[
 Renew = Annotated[
     bool, typer.Option("--renew", help="Replace an open branch that cannot continue by one for both intervals.")
 ]
+Days = Annotated[bool, typer.Option("--days", help="Also find the days whose rows of each sink differ.")]
 OnlyOpen = Annotated[bool, typer.Option("--only-open", help="Continue an open branch; do nothing if there is none.")]
 
 _NO_LIMIT: Final = timedelta(days=3650).total_seconds()
@@ -93,6 +94,7 @@ def backfill(
     promote: Policy = None,
     renew: Renew = False,
     only_open: OnlyOpen = False,
+    days: Days = False,
     allow_effects: AllowEffects = False,
     budget: Budget = None,
     limit: Limit = 20,
@@ -153,7 +155,13 @@ def backfill(
         known = name_of_open_backfill(config) if pending else None
         settings = corrected_settings(config, source)
         request = BackfillRequest(
-            config, requested, name or known or default_name(requested), renew or pending, only_open, settings
+            config,
+            requested,
+            name or known or default_name(requested),
+            renew or pending,
+            only_open,
+            days,
+            settings,
         )
         if dry_run:
             return _of_plan(request.config, request.plan())

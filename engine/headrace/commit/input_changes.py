@@ -169,8 +169,28 @@ def source_changes(
 ) -> Iterator[InputChange]:
     """Yield how the files of one source differ from its input of a lineage, as `input_changes` does, in no order.
 
+    Leaves out files of intervals in which corrected input took the place of the source: nothing of them is taken in.
     `recorded` has the source's files as `recorded_files` returns them.
     """
+    corrected = _corrected_intervals(lineage, source)
+    for change in _source_changes(lineage, source, files, storage, recorded):
+        if change.interval is None or not any(own.contains(change.interval) for own in corrected):
+            yield change
+
+
+def _corrected_intervals(lineage: Sequence[Checkpoint], source: str) -> list[Interval]:
+    """Return the intervals in which other input took the place of a source's own."""
+    taken = ((own, by.sources.get(source, NO_FACTS)) for own, by in intervals_of(lineage))
+    return [own for own, facts in taken if facts.corrected is not None]
+
+
+def _source_changes(
+    lineage: Sequence[Checkpoint],
+    source: str,
+    files: Sequence[ListedFile],
+    storage: Storage,
+    recorded: Mapping[str, RecordedFile],
+) -> Iterator[InputChange]:
     there = {digest(file.file.name): file for file in files}
     beginning = beginning_of(lineage, source)
     for name, record in recorded.items():

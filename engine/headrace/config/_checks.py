@@ -407,8 +407,14 @@ def _corrected(config: JobConfig) -> Iterator[Problem]:
         elif other.kind.is_versioned and other.intervals is not None and other.intervals.by == "committed":
             yield (
                 f"replay.sources.{name}.interval",
-                "commit times of corrected rows are those of the correction: write {by: column, column: NAME} or {by: partition, column: NAME}",
+                "commit times of corrected rows are those of the correction: write {by: partition, column: NAME}",
             )
+        elif other.kind.is_versioned and other.intervals is not None and other.intervals.by == "column":
+            yield (
+                f"replay.sources.{name}.interval",
+                "rows by a column that come after their lateness count for the interval of their commit: write {by: partition, column: NAME}, or name files",
+            )
+            continue
         as_source = msgspec.structs.replace(config, sources={name: other}, sinks={}, mode="caught_up")
         for check in (_source_formats, _values, _intervals):
             yield from ((f"replay.{key}", why) for key, why in check(as_source))

@@ -49,10 +49,10 @@ def open_branch(config: JobConfig, name: str) -> Branch | None:
     return next((branch for branch in branches if branch.requested is not None), None)
 
 
-def interrupted_renewal(config: JobConfig, name: str) -> Interval | None:
-    """Return the interval of a branch that was dropped for a new fork which was never created. Else None."""
+def interrupted_renewal(config: JobConfig, name: str) -> Branch | None:
+    """Return a branch that was dropped for a new fork which was never created; its interval and settings are those of the new one. Else None."""
     dropped = Branches(config).dropped(name)
-    return None if dropped is None else dropped.requested
+    return None if dropped is None or dropped.requested is None else dropped
 
 
 def begins_behind(branch: Branch, requested: Interval, lineage: Sequence[Checkpoint]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,6 +26,11 @@ from headrace.run.backfill_branches import (
     joined_branch,
     open_branch,
     union,
+)
+from headrace.run.backfill_corrections import (
+    check_corrections,
+    refuse_beyond_position,
+    refuse_more_than_corrected,
 )
 from headrace.run.replay import Part, branch_replay
 from headrace.sources.intake import Intake
@@ -111,10 +116,11 @@ def plan_backfill(
     listed = listed_input(intake, lineage)
     replaced = None
     if renews:
-        asked, wanted = wanted, union(wanted, interrupted_renewal(config, name))
+        dropped = interrupted_renewal(config, name)
+        asked, wanted = wanted, union(wanted, None if dropped is None else dropped.requested)
         replaced = _stale_branch(config, name, wanted, lineage, intake, settings=settings)
         wanted = wanted if replaced is None else union(wanted, replaced.requested)
-        settings = _renewed_settings(config, name, settings, replaced, asked=asked, together=wanted)
+        settings = _renewed_settings(config, name, settings, replaced or dropped, asked=asked, together=wanted)
     requested = _taken_in(config, wanted, lineage)
     branch = joined_branch(config, name, requested, lineage, replaced=replaced)
     changes = input_changes(lineage, listed, JobFolder.of(config))
@@ -131,10 +137,12 @@ def plan_backfill(
         refuse_changed_input(config, name, branch_lineage, listed_input(intake, branch_lineage))
     corrected = with_settings(config, settings).replay.sources
     replay = branch_replay(requested, lineage, branch_lineage, fork_id, is_corrected=bool(corrected))
-    if replay is not None and corrected:
-        _refuse_transformed(plan, corrected)
-        corrected_in = requested if branch is None else branch.requested or requested
-        _refuse_cut_intervals(config, corrected, corrected_in, replay.parts)
+    if corrected and branch is None:
+        refuse_beyond_position(config, wanted, lineage)
+        parts = () if replay is None else replay.parts
+        check_corrections(with_settings(config, settings), plan, requested, lineage, intake=intake, parts=parts)
+    elif corrected and branch is not None:
+        refuse_more_than_corrected(config, branch, requested)
     reached = position_of(branch_lineage)
     return BackfillPlan(
         name=name,
@@ -189,40 +197,6 @@ def _settings_of(config: JobConfig, branch: Branch, wanted: Mapping[str, str]) -
         )
         raise ConfigError(msg)
     return branch.settings
-
-
-def _refuse_transformed(plan: Plan, corrected: Collection[str]) -> None:
-    """Raise `ConfigError` for corrected input of a source with a Spark transform."""
-    for node in plan.sources:
-        if node.transform is not None and node.name in corrected:
-            msg = (
-                f"source '{node.name}' has a Spark transform, and corrected input of such sources cannot be read. Nothing was changed. Correct what the "
-                "source itself reads, and run the backfill without --source."
-            )
-            raise ConfigError(msg)
-
-
-def _refuse_cut_intervals(
-    config: JobConfig, corrected: Collection[str], requested: Interval, parts: Sequence[Part]
-) -> None:
-    """Raise `IntervalError` where corrected input would take the place of a part of what one micro-batch took in, or of nobody knows what."""
-    names, job = ", ".join(f"'{name}'" for name in sorted(corrected)), config.job
-    for own in (part.interval for part in parts if part.requeue is None):
-        if own is None:
-            msg = (
-                f"job '{job}' has taken in rows without an interval, and nobody can tell which of them the corrected input of {names} replaces. Nothing "
-                "was changed. Correct what the source itself reads, and run the backfill without --source."
-            )
-            raise IntervalError(msg)
-        if requested.meets(own) and not requested.contains(own):
-            start, end = min(own.start, requested.start), max(own.end, requested.end)
-            msg = (
-                f"a micro-batch of job '{job}' took in {own}, and the corrected input of {names} for {requested} would take the place of a part of it. Nothing "
-                f"was changed. Ask for whole intervals: --from {timestamp_text(start)} --to {timestamp_text(end)}."
-            )
-            raise IntervalError(msg)
-        if own.end >= requested.end:
-            return
 
 
 def _lineage_of(config: JobConfig, branch: Branch, lineage: Sequence[Checkpoint]) -> Sequence[Checkpoint]:

@@ -12,7 +12,7 @@ rows are taken in with the interval.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Final
 
@@ -23,8 +23,8 @@ from headrace.config import CorrectedInput
 from headrace.errors import SourceError
 from headrace.records.source_columns import EventTimeLimit
 from headrace.records.watermarks import Timeline
-from headrace.sources.interval import Interval
-from headrace.sources.position import NO_FACTS, SourceFacts
+from headrace.sources.interval import Interval, timestamp_text
+from headrace.sources.position import NO_FACTS, SourceFacts, TablePosition
 from headrace.sources.source import Ahead, Piece, Remark, Source, SourceFile, Want
 
 _FIRST_NUMBER: Final = 1 << 30
@@ -57,8 +57,10 @@ class CorrectedSource(Source):
 
     def __init__(self, name: str, own: Source, other: Source) -> None:
         """Keep both sources. Read nothing yet."""
-        self._name, self._own, self._other = name, own, other
+        self.name, self._own, self._other = name, own, other
         self._other_facts = NO_FACTS
+        self.content: dict[str, str] = {}
+        """What tells the content of the planned corrected input, by name."""
 
     def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:
         """Yield the remarks on both sources."""
@@ -68,8 +70,11 @@ class CorrectedSource(Source):
     def with_pieces(
         self, facts: SourceFacts, number: int, until: SourceFacts | None = None, interval: Interval | None = None
     ) -> SourceFacts:
-        """Look at both sources. Raises as they do."""
+        """Look at both sources. Raises as they do, and `SourceError` for corrected input that does not fit the interval."""
+        self.content = {}
         self._other_facts = self._other.with_pieces(NO_FACTS, _FIRST_NUMBER, None, interval)
+        if interval is not None:
+            self._other.check_corrected(self._other_facts, interval)
         return self._own.with_pieces(facts, number, until, interval)
 
     def pieces(
@@ -85,11 +90,11 @@ class CorrectedSource(Source):
         for number, (piece, rest) in enumerate(zip_longest(own, other)):
             if piece is None:
                 facts = msgspec.structs.replace(rest.facts, number=_FIRST_NUMBER + number)
-                yield rest._replace(source=_CorrectedPiece(self._name, None, rest, facts), facts=facts)
+                yield rest._replace(source=_CorrectedPiece(self, None, rest, facts), facts=facts)
             else:
                 whole = until if len(own) == 1 else piece.facts
                 after = (whole if piece.until is None else piece.until).with_begun((), 0)  # all rows are taken in
-                yield piece._replace(source=_CorrectedPiece(self._name, piece.source, rest, after), until=after)
+                yield piece._replace(source=_CorrectedPiece(self, piece.source, rest, after), until=after)
 
     def joined(self, facts: SourceFacts, moved: Sequence[SourceFacts]) -> SourceFacts:
         """Return the facts of the job's source after a slice."""
@@ -98,6 +103,22 @@ class CorrectedSource(Source):
     def begin(self, facts: SourceFacts, timeline: Timeline, recorded: Sequence[SourceFacts]) -> None:
         """Begin a micro-batch."""
         self._own.begin(facts, timeline, recorded)
+
+    def check_recorded(self, recorded: Mapping[str, str], interval: Interval, job: str) -> None:
+        """Raise `SourceError` where the corrected input of an interval is not what a micro-batch recorded."""
+        now = self.content
+        changed = sorted(name for name in recorded.keys() | now.keys() if recorded.get(name) != now.get(name))
+        if changed:
+            first = changed[0]
+            how = "is gone" if first not in now else "is new" if first not in recorded else "has changed"
+            more = f" ({len(changed)} such parts)" if len(changed) > 1 else ""
+            asked = f"--from {timestamp_text(interval.start)} --to {timestamp_text(interval.end)}"
+            msg = (
+                f"source '{self.name}': the corrected input of {interval} is not what was taken in there: {first} {how}{more}. Nothing was taken in. Bring back "
+                f"what it was; or drop this branch, correct that interval anew with 'headrace backfill {job} {asked} --source {self.name}=...', and then run "
+                "this backfill again."
+            )
+            raise SourceError(msg)
 
     # ------------------------------------------------------------------------------ as the job's source, where it reads
 
@@ -133,8 +154,8 @@ class CorrectedSource(Source):
 class _CorrectedPiece(Source):
     """Rows of a piece that were begun before the interval, and then those of the other source; its facts become those `after`."""
 
-    def __init__(self, name: str, own: Source | None, other: Piece | None, after: SourceFacts) -> None:
-        self._name, self._own, self._other, self._after = name, own, other, after
+    def __init__(self, whole: CorrectedSource, own: Source | None, other: Piece | None, after: SourceFacts) -> None:
+        self._whole, self._own, self._other, self._after = whole, own, other, after
         self._begun: set[str] = set()
 
     def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:  # noqa: ARG002 - the whole source has them
@@ -145,6 +166,7 @@ class _CorrectedPiece(Source):
         self._begun = {file.name for file in begun}
         other = self._other
         rest = () if other is None else other.source.plan(other.facts, Want(interval=want.interval)).files
+        self._whole.content |= {} if other is None else other.source.fingerprints(rest)
         files = (*begun, *rest)
         return Ahead(want, files, files)
 
@@ -153,7 +175,7 @@ class _CorrectedPiece(Source):
         files = {} if self._own is None or not names else self._own.find(names)
         if missing := [name for name in names if name not in files]:
             msg = (
-                f"source '{self._name}': {', '.join(missing)} is gone, and not all of its rows were taken in before the corrected interval. Nothing was "
+                f"source '{self._whole.name}': {', '.join(missing)} is gone, and not all of its rows were taken in before the corrected interval. Nothing was "
                 "taken in. Put it back, or begin the backfill earlier."
             )
             raise SourceError(msg)
@@ -181,8 +203,15 @@ class _CorrectedPiece(Source):
         return self._of(file).event_times(file, limit)
 
     def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:  # noqa: ARG002
-        """Return the recorded facts, as if no row waited."""
-        return msgspec.structs.replace(self._after, number=since.number, requeued=since.requeued)
+        """Return the recorded facts, as if no row waited. The branch may have read later versions of a table."""
+        position, before = self._after.position_as(TablePosition), since.position_as(TablePosition)
+        after = self._after
+        if position is not None and before is not None:
+            listed = max(position.listed or -1, before.listed or -1)
+            version = max(position.version, before.version)
+            position = msgspec.structs.replace(position, version=version, listed=None if listed < 0 else listed)
+            after = msgspec.structs.replace(after, position=position)
+        return msgspec.structs.replace(after, number=since.number, requeued=since.requeued)
 
     def interval_of(self, name: str) -> Interval | None:
         own = self._own if name in self._begun or self._other is None else self._other.source

@@ -21,7 +21,7 @@ from headrace.execution.process_context import END_OF_INPUT
 from headrace.plan.stages import Plan
 from headrace.records.watermarks import Timelines, timeline_of
 from headrace.sources.arrival import ArrivalTimeline
-from headrace.sources.corrected import section_of, section_text
+from headrace.sources.corrected import CorrectedSource, section_of, section_text
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.merge import Merge, MergeRules
@@ -135,6 +135,10 @@ class Intake:
         """
         return {name: source.listed(taken_in.get(name, TakenIn())) for name, source in self._sources.items()}
 
+    def read_up_to(self, name: str, facts: SourceFacts) -> int | None:
+        """Return the end of what a source had read at some facts of it; see `Source.read_up_to`."""
+        return self._own[name].read_up_to(facts)
+
     def check_intervals(self, taken_in: Mapping[str, TakenIn]) -> None:
         """Refuse an interval run that a source could not continue after `taken_in`.
 
@@ -220,7 +224,7 @@ class Intake:
         if not any(part.moves for part in parts) and not _moves_position(at, wanted):
             return None
         moved = {
-            name: msgspec.structs.replace(own.with_other_versions(), corrected=given.get(name))
+            name: self._with_corrected(name, own.with_other_versions(), given.get(name), wanted)
             for part in parts
             for name, own in part.sources.items()
         }
@@ -233,9 +237,24 @@ class Intake:
         if wanted.until is None or wanted.interval is None:
             return {}
         given = {name: own.corrected for name, own in wanted.until.items() if own.corrected is not None}
-        if self._corrected is not None and self._corrected.contains(wanted.interval):
+        if self._is_named(wanted):
             given |= {name: section_text(own) for name, own in self._config.replay.sources.items()}
         return given
+
+    def _with_corrected(self, name: str, facts: SourceFacts, given: str | None, wanted: SliceRequest) -> SourceFacts:
+        """Return facts with what they say of corrected input. Raises `SourceError` where a recorded micro-batch had other input."""
+        source = self._sources[name]
+        if not isinstance(source, CorrectedSource):
+            return msgspec.structs.replace(facts, corrected=None, corrected_content=None)
+        recorded = NO_FACTS if wanted.until is None else wanted.until.get(name, NO_FACTS)
+        is_named = self._is_named(wanted)
+        if recorded.corrected_content is not None and not is_named and wanted.interval is not None:
+            source.check_recorded(recorded.corrected_content, wanted.interval, self._config.job)
+        return msgspec.structs.replace(facts, corrected=given, corrected_content=source.content)
+
+    def _is_named(self, wanted: SliceRequest) -> bool:
+        """Return whether a slice lies in the intervals for which a backfill names corrected input."""
+        return self._corrected is not None and wanted.interval is not None and self._corrected.contains(wanted.interval)
 
     def _source_of(self, name: str, given: str | None) -> Source:
         if given is None:

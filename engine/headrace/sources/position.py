@@ -367,6 +367,8 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Versions of a table, each with its commit time (ms), that this micro-batch saw first: later looks find the same times."""
     corrected: str | None = None
     """Input that this micro-batch took in in place of the source's own: its section of `replay.sources`, as JSON. None: its own."""
+    corrected_content: dict[str, str] | None = None
+    """What the micro-batch took in of that, by name: what tells its content. None: nothing, or nobody knows."""
     tables: tuple[TableVersion, ...] = ()
     """Versions of the Spark transform's dimension tables that the last rows taken in were made with."""
     file_tables: tuple[FileVersions, ...] = ()
@@ -413,7 +415,14 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def for_next(self) -> SourceFacts:
         """Return the facts with which another micro-batch begins: without what tells of one micro-batch alone."""
         return msgspec.structs.replace(
-            self, taken=(), passed_over=(), late=(), commit_times=(), seen=None, corrected=None
+            self,
+            taken=(),
+            passed_over=(),
+            late=(),
+            commit_times=(),
+            seen=None,
+            corrected=None,
+            corrected_content=None,
         )
 
     @property

@@ -58,17 +58,23 @@ def corrected_source(
     `topics` are the connections of sources that need one, by their names. Raises `ConfigError` for a topic without one.
     """
     name, other = node.name, job.sources[node.name].corrected_by(given)
-    connection = topics.get(connection_name(name))
-    if other.kind.has_partitions and name in topics:
-        connection = topics[name].beside(other)
+    connection = topics.get(name, topics.get(connection_name(name)))
+    if other.kind.has_partitions and connection is not None:
+        connection = connection.beside(other)  # another one than --source names now may be recorded
     if other.kind.has_partitions and connection is None:
         msg = (
             f"source '{name}' had {other.place} as corrected input before, and nothing connects to its brokers now. Nothing was taken in. Name it again "
-            f"with --source '{name}={{format: kafka, servers: {other.servers}, topic: {other.topic}}}' for these days."
+            f"with --source '{name}={{format: kafka, servers: {other.servers}, topic: {other.topic}, interval: {{by: committed}}}}' for these days."
         )
         raise ConfigError(msg)
-    as_own = msgspec.structs.replace(job, sources={**job.sources, name: other})
-    return CorrectedSource(name, own, source_of(node, as_own, connection))
+    return CorrectedSource(name, own, corrected_input(node, job, given, connection))
+
+
+def corrected_input(node: SourceNode, job: JobConfig, given: CorrectedInput, connection: Topic | None = None) -> Source:
+    """Make the source that has the rows `given` alone, as they take the place of those that the pipeline declares as `node`. Read nothing."""
+    other = job.sources[node.name].corrected_by(given)
+    as_own = msgspec.structs.replace(job, sources={**job.sources, node.name: other})
+    return source_of(node, as_own, connection)
 
 
 def read_rows_of(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:

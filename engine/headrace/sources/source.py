@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.api.graph import SourceNode
 from headrace.config import JobConfig, SourceConfig
+from headrace.errors import SourceError
 from headrace.records.source_columns import EventTimeLimit
 from headrace.records.watermarks import Timeline
 from headrace.sources.folder.format import FileRows
@@ -327,9 +328,31 @@ class Source(Protocol):
         """Return the time before which the source has no rows behind file `last`, as it was planned last (ms); None without such files."""
         return None
 
+    def read_up_to(self, facts: SourceFacts) -> int | None:
+        """Return the end of the last interval of which rows were read, whether they wait or not (ms); 0 before the first one, None where nobody can tell."""
+        names = {name for place in (facts.last, *facts.begun) if (name := facts.name_of(place))}
+        intervals = [own for name in names if (own := self.interval_of(name)) is not None]
+        return None if len(intervals) < len(names) else max((own.end for own in intervals), default=0)
+
     def check_intervals(self, taken_in: TakenIn) -> None:  # noqa: ARG002 - as above
         """Raise `SourceError` for an interval run that could not continue after `taken_in`."""
         return
+
+    # --------------------------------------------------------------------------------------------- as corrected input
+
+    def check_corrected(self, facts: SourceFacts, interval: Interval) -> None:  # noqa: ARG002 - for kinds with several pieces
+        """Raise `SourceError` for corrected input of which a part would count for another interval. `facts` are those of `with_pieces`."""
+        for file, own in self.listed(TakenIn()):
+            if own is not None and interval.meets(own) and not interval.contains(own):
+                msg = (
+                    f"corrected input {file.name} has the rows of {own}, and those of {interval} alone are taken in there. Nothing was taken in. Put the rows of "
+                    "each interval into a file or a partition of its own."
+                )
+                raise SourceError(msg)
+
+    def fingerprints(self, files: Sequence[SourceFile]) -> dict[str, str]:
+        """Return what tells the content of planned files, by name: the names themselves, unless files with a name may be written again."""
+        return {file.name: "" for file in files}
 
     # --------------------------------------------------------------------------------------------- with several pieces
 

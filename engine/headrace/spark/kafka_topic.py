@@ -51,13 +51,10 @@ class LandedPart(msgspec.Struct, frozen=True):
 
 
 def topics_of(spark: SparkSession, config: JobConfig) -> dict[str, Topic]:
-    """Return the topics that a job reads, by name of the source, and those of corrected input. Makes no request yet."""
-    corrected = {connection_name(name): config.corrected(name) for name in config.replay.sources}
-    return {
-        name: SparkTopic(spark, name, source)
-        for name, source in {**config.sources, **corrected}.items()
-        if source.kind.has_partitions
-    }
+    """Return the topics that a job reads, by name of the source, and connections to corrected input, also of recorded one. Makes no request yet."""
+    topics = {name: source for name, source in config.sources.items() if source.kind.has_partitions}
+    corrected = {connection_name(name): source for name, source in config.sources.items()}
+    return {name: SparkTopic(spark, name, source) for name, source in {**topics, **corrected}.items()}
 
 
 @dataclass(frozen=True, slots=True)

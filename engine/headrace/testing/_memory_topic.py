@@ -128,7 +128,7 @@ class MemoryTopic:
 
     def beside(self, config: SourceConfig) -> MemoryTopic:
         """Return another topic of the same brokers. Called by the engine."""
-        return self.others[config.topic or ""]
+        return self if config.topic == self.name else self.others[config.topic or ""]
 
     def state(self) -> TopicState:
         """Return the topic's id, and the offsets of its partitions. Called by the engine."""

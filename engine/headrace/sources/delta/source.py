@@ -291,6 +291,17 @@ class DeltaSource(Source):
         intervals = (self.interval_of(file.name) for file in self._later if file.name > last)
         return min((interval.start for interval in intervals if interval is not None), default=None)
 
+    def read_up_to(self, facts: SourceFacts) -> int | None:
+        """Return the end of the last interval of which rows were read (ms); 0 before the first one, None where the log does not tell it any more."""
+        end = start_of(facts.last) if version_of(facts.last) < 0 else None
+        if end is None or (position := facts.position_as(TablePosition)) is None:
+            return super().read_up_to(facts)
+        begun = msgspec.structs.replace(
+            facts, position=msgspec.structs.replace(position, last="")
+        )  # `last` is an `end_place`
+        waiting = super().read_up_to(begun)
+        return None if waiting is None else max(end, waiting)
+
     def latest_state(self) -> TableState:
         """Return the latest state of the table. Raises `SourceError` where its log does not give it."""
         return self._guarded(self._versions()[-1])

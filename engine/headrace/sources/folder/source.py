@@ -280,6 +280,11 @@ class FolderSource(Source):
         self._digests.update({(file.path, stamp(file)): content for file, content in zip(unread, digests, strict=True)})
         return {digest(file.name): self._digests[file.path, stamp(file)] for file in files}
 
+    def fingerprints(self, files: Sequence[SourceFile]) -> dict[str, str]:
+        """Return the digests of files' contents, by name."""
+        digests = self._contents(files)
+        return {file.name: digests[digest(file.name)] for file in files}
+
     def _check_complete(self, new: Sequence[SourceFile], files: Sequence[SourceFile]) -> None:
         """Refuse a second file of an interval that one file holds all rows of: its rows would be late."""
         known: dict[int, str] = {}

@@ -50,6 +50,14 @@ class KafkaErrors:
             f"{self.source}.interval.idle_after)."
         )
 
+    def goes_back(self, partition: int, offset: int, interval: Interval) -> SourceError:
+        """Return the error for a message of corrected input whose time and whose offset lie in different intervals."""
+        return SourceError(
+            f"source '{self.source}': corrected input for {interval}: by the times of messages, offset {offset} of partition {partition} of {self.config.place} lies "
+            "in another interval than by its place behind the others: times go back there. Nothing was taken in. Write the messages of each correction "
+            "to a topic of their own, in the order of their times, and name that with --source."
+        )
+
     def replaced(self, topic_id: str, known: str) -> SourceError:
         """Return the error for another topic of the same name."""
         return SourceError(

@@ -76,6 +76,17 @@ class TopicIntervals:
         earliest: int | None = pc.min(_told(self.messages(name)["timestamp"])).as_py()
         return earliest
 
+    def out_of(self, name: str, end: int, interval: Interval) -> int | None:
+        """Return an offset of a file whose message lies in an interval by its offset or by its time, and not by both; None without one.
+
+        By offsets, the interval has the messages of the file before `end`.
+        """
+        messages = self.messages(name)
+        times, before = _told(messages["timestamp"]), pc.less(messages["offset"], end)
+        meant = pc.and_(pc.greater_equal(times, interval.start), pc.less(times, interval.end))
+        others = messages.filter(pc.xor(before, meant))  # leaves out messages whose time tells nothing
+        return others["offset"][0].as_py() if others.num_rows else None
+
     def _first_from(self, partition: int, position: int, time: int, first: FirstMessage | None) -> int | None:
         """Return the first offset from `position` on whose message is of a time (ms) or later.
 

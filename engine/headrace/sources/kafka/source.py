@@ -211,6 +211,37 @@ class KafkaSource(Source):
         taken = [before.latest, *(self._intervals.latest(*part) for part in self._taken(partition, before, after))]
         return latest(taken)
 
+    def check_corrected(self, facts: SourceFacts, interval: Interval) -> None:
+        """Raise `SourceError` where times of messages go back over an end of an interval: they would count for another one."""
+        for number, own in facts.partitions.items():
+            if self._intervals is None or self.ends is None:
+                continue
+            end = self.ends[number]
+            until = msgspec.structs.replace(own, next=end, begun=())
+            for name in (*self.recorded_ranges(number, own.next, until), *self.ranges(number, end)):
+                if (offset := self._intervals.out_of(name, end, interval)) is not None:
+                    raise self.errors.goes_back(number, offset, interval)
+
+    def fingerprints_of(self, partition: int, files: Sequence[SourceFile]) -> dict[str, str]:
+        """Return which messages of a partition the planned files have, by the partition's name."""
+        assert self._state is not None  # noqa: S101 - `with_pieces` is called first
+        offsets = [offset for file in files for offset in self._times_of(file.name)["offset"].to_pylist()]
+        told = f"{min(offsets)} to {max(offsets)}, {len(offsets)} of them" if offsets else "none"
+        return {f"partition {partition}": f"offsets {told}, of topic {self._state.topic_id}"}
+
+    def read_up_to(self, facts: SourceFacts) -> int | None:
+        """Return the time behind all messages that were read, whether they wait or not (ms); None where the landed files of those are gone."""
+        topic = facts.position_as(TopicPosition)
+        if topic is None or self._intervals is None:
+            return 0
+        times = [topic.latest]
+        for own in topic.partitions.values():
+            if len(self.find(own.begun)) < len(own.begun):
+                return None
+            waiting = ((name, own.rows if place == 0 else 0) for place, name in enumerate(own.begun))
+            times += [self._intervals.latest(name, slice(first, None)) for name, first in waiting]
+        return max((time + 1 for time in times if time is not None), default=0)
+
     def _taken(
         self, partition: int, before: PartitionPosition, after: PartitionPosition
     ) -> Iterator[tuple[str, slice]]:
@@ -568,6 +599,10 @@ class KafkaPartition(Source):
         """Return the landed files with these names."""
         return self._whole.find(names)
 
+    def fingerprints(self, files: Sequence[SourceFile]) -> dict[str, str]:
+        """Return which messages the planned files have."""
+        return self._whole.fingerprints_of(self._partition, files)
+
     def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
         """Return the first files, as many as one micro-batch may take."""
         return self._whole.within_limits(files, rows_taken)
@@ -580,10 +615,12 @@ class KafkaPartition(Source):
         """Return the event times of a file's messages (ms), null for a refused one, also one beyond the `limit`; land the file first if necessary."""
         return self._whole.event_times(file, limit)
 
-    def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:  # noqa: ARG002
-        """Return the facts after these files: their names hold the offsets."""
+    def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:
+        """Return the facts after these files: their names hold the offsets. Behind all of a recorded micro-batch it is where that came to."""
         ends = [landed.range.end for file in files if (landed := parse_landed(file.name)) is not None]
         position = _position_of(since)
+        if self._until is not None and ahead.want.until is not None and len(files) == len(ahead.files):
+            ends.append(self._until.next)  # skipped offsets have no file
         return msgspec.structs.replace(
             since, position=msgspec.structs.replace(position, next=max([*ends, position.next]))
         )

@@ -409,6 +409,11 @@ def _corrected(config: JobConfig) -> Iterator[Problem]:
                 f"replay.sources.{name}.interval",
                 "commit times of corrected rows are those of the correction: write {by: partition, column: NAME}",
             )
+        elif other.kind.has_partitions and config.sources[name].complete_intervals:
+            yield (
+                f"replay.sources.{name}",
+                f"a topic has no punctuations, and '{name}' has complete_intervals: name a folder or a table",
+            )
         elif other.kind.is_versioned and other.intervals is not None and other.intervals.by == "column":
             yield (
                 f"replay.sources.{name}.interval",

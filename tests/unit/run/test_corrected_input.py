@@ -155,6 +155,15 @@ def test_corrected_table_by_column_is_refused():
     assert caught.value.exit_code == 2
 
 
+def test_topic_cannot_correct_complete_intervals():
+    given = {"replay.sources.rows": "{format: kafka, servers: 'b:1', topic: x, interval: {by: committed}}"}
+    job = FolderJob()
+    config = job.harness.config
+    assert with_settings(config, given).replay.sources
+    with pytest.raises(ConfigError, match="replay.sources.rows: a topic has no punctuations"):
+        with_settings(config, {"sources.rows.complete_intervals": "true", **given})
+
+
 def test_corrected_file_of_a_month_is_refused():
     job = three_days()
     settings = fixed_file(job, 0, "month", name="2024-03", interval="%Y-%m")
@@ -199,7 +208,7 @@ def test_own_file_of_corrected_day_is_no_change():
     assert job.arrived() == ["B0", "B1", "fixed", "A2"]
 
 
-def test_late_rows_before_a_corrected_day_are_taken_in():
+def test_late_rows_before_corrected_day_are_taken_in():
     written = DatedTable(by_day=True)
     for day in range(3):
         written.append_at(day + 0.5, f"T{day}", of=[day])
@@ -260,7 +269,7 @@ def test_corrected_folder_without_the_day_is_refused():
         job.plan(days(1), fixed_file(job, 0, "B"))
 
 
-def test_more_messages_of_a_corrected_day_are_refused_later():
+def test_more_messages_of_corrected_day_are_refused():
     job = three_days()
     job.backfill(days(1), settings=fixed_topic(job, (1.5, "B")))
     fixed_topic(job, (1.6, "C"))

@@ -305,6 +305,21 @@ def test_backfill_goes_on_after_a_crash(crash):
     assert job.last.interval_end == FIRST + 3 * DAY
 
 
+def test_backfill_leaves_times_far_ahead_out():
+    topic = DatedTopic("shop.rows")
+    topic.send(0.4, "a")
+    topic.send(6.5, "far ahead", event=0.5)
+    topic.send(1.5, "b")
+    topic.send(2.5, "c")
+    job = TopicIntervalJob(topic)
+    job.sealed(2)
+    assert job.facts.position.latest == at(1.5)
+    job.harness.clock.advance(7 * DAY)
+    job.backfill(days(0))
+    assert job.arrived() == ["a", "far ahead", "b"]
+    assert job.facts.position.latest == at(1.5)
+
+
 # ---------------------------------------------------------------------------------------------------------- corrected input
 
 

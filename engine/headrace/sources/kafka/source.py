@@ -97,6 +97,8 @@ class KafkaSource(Source):
         self._next: dict[str, OffsetRange] = {}
         """Files that the next micro-batch begins with and that are not landed yet: at most one per partition."""
         self._intervals = self._intervals_of(config)
+        self._recorded: Mapping[int, PartitionPosition] = {}
+        """Positions after the micro-batch that the slice repeats, by partition."""
         self.ends: Mapping[int, int] | None = None
         """Offsets before which the wanted interval ends, by partition; None without one."""
         self.planned: dict[int, Sequence[str]] = {}
@@ -139,7 +141,7 @@ class KafkaSource(Source):
         if read is not None and read.topic_id != state.topic_id:
             raise self.errors.replaced(state.topic_id, read.topic_id)
         known = dict(facts.partitions)
-        recorded = {} if until is None else until.partitions
+        recorded = self._recorded = {} if until is None else until.partitions
         if missing := sorted((known.keys() | recorded.keys()) - state.partitions.keys()):
             raise self.errors.without(missing[0])
         if until is not None:
@@ -205,9 +207,15 @@ class KafkaSource(Source):
         return self._times[name]
 
     def _latest(self, partition: int, before: PartitionPosition, after: PartitionPosition) -> int | None:
-        """Return the time of the latest message of a partition that is taken in (ms); rows that wait for others are not."""
+        """Return the time of the latest message of a partition that is taken in (ms); rows that wait for others are not.
+
+        A repeated micro-batch keeps what it recorded: today's clock may find times credible that lay too far ahead then.
+        """
         if self._intervals is None:
             return None
+        recorded = self._recorded.get(partition)
+        if recorded is not None and recorded.latest is not None and recorded.read_up_to == after.read_up_to:
+            return recorded.latest
         taken = [before.latest, *(self._intervals.latest(*part) for part in self._taken(partition, before, after))]
         return latest(taken)
 
@@ -226,8 +234,8 @@ class KafkaSource(Source):
         """Return which messages of a partition the planned files have, by the partition's name."""
         assert self._state is not None  # noqa: S101 - `with_pieces` is called first
         offsets = [offset for file in files for offset in self._times_of(file.name)["offset"].to_pylist()]
-        told = f"{min(offsets)} to {max(offsets)}, {len(offsets)} of them" if offsets else "none"
-        return {f"partition {partition}": f"offsets {told}, of topic {self._state.topic_id}"}
+        taken = f"{min(offsets)} to {max(offsets)}, {len(offsets)} of them" if offsets else "none"
+        return {f"partition {partition}": f"offsets {taken}, of topic {self._state.topic_id}"}
 
     def read_up_to(self, facts: SourceFacts) -> int | None:
         """Return the time behind all messages that were read, whether they wait or not (ms); None where the landed files of those are gone."""

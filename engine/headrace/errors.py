@@ -208,6 +208,16 @@ class IntervalError(HeadraceError):
 class OpenIntervalError(IntervalError):
     """More input may still come to the interval of a run. Run it again later."""
 
+    open_until: int | None = None
+    """When the interval ends for good (ms); None: unknown."""
+
+    @classmethod
+    def until(cls, message: str, open_until: int) -> OpenIntervalError:
+        """Return the error for an interval that is open until a time (ms)."""
+        error = cls(message)
+        error.open_until = open_until
+        return error
+
 
 class SinkMismatchError(HeadraceError):
     """Job and sink disagree on what was published, or the sink's table belongs to another job, or refuses rows. Trying again does not help."""

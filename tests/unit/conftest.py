@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import hypothesis
 import pytest
@@ -20,6 +20,7 @@ from tests.jobs.quick_syncs import without_waiting
 from tests.unit.support.command_line import make_applications_once
 from tests.unit.support.committed_state import CommittedState, Memory
 from tests.unit.support.fuzzing import FACTOR
+from tests.unit.support.in_memory import tables_in_memory
 from tests.unit.support.memory_job import MemoryJob
 from tests.unit.support.purchase_job import put_on_object_store
 from tests.unit.support.s3 import object_store
@@ -32,7 +33,7 @@ allow_scheme(open_memory())
 hypothesis.settings.register_profile(
     "engine",
     deadline=None,
-    max_examples=25 * FACTOR,
+    max_examples=round(25 * FACTOR),
     derandomize="CI" in os.environ,
     print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
@@ -60,6 +61,18 @@ def real_time():
 def quick_syncs():
     """Wait for no disk. The tests of durability have a fixture of this name that changes nothing."""
     with without_waiting():
+        yield
+
+
+DELTA = {"commit", "edits", "sinks", "storage"}
+"""Folders whose tests are about tables."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_tables(request):
+    """Let harnesses write no Delta tables, except in modules that are marked with `delta`. In long tests all of them write some."""
+    is_about_tables = request.path.parent.name in DELTA or request.node.get_closest_marker("delta")
+    with nullcontext() if FACTOR > 1 or is_about_tables else tables_in_memory():
         yield
 
 

@@ -40,6 +40,8 @@ from tests.unit.support.fuzzing import examples
 from tests.unit.support.purchase_job import after_retention
 from tests.unit.support.topic_job import TopicJob
 
+pytestmark = pytest.mark.delta
+
 NAME = "backfill_20191203_20191204"
 PLACES = (
     "backfill.forked",

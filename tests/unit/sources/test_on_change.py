@@ -8,13 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli.status import _passed_text
 from headrace.errors import ConfigError, SourceError
 from headrace.report import Time
 from tests.unit.sources.hand_table import HandTable, column
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.table_job import TableJob, TableWriter
 from tests.unit.support.table_job import table as timed
 
@@ -298,7 +299,7 @@ class History:
         return [*self._drop([*self.files], data_change=False), *([self.add(rows, data_change=False)] if rows else [])]
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     steps=st.lists(STEPS, min_size=1, max_size=7),
     limits=st.fixed_dictionaries(

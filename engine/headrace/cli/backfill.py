@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Optional
 
 import typer
 
 from headrace.cli.arguments import Cluster, Job, Limit, check_word, load, new_run_id, parsed_milliseconds
-from headrace.cli.diff import difference_blocks, plain_differences
+from headrace.cli.backfill_result import DONE, ended, followed, nothing_pending
 from headrace.cli.run import (
     AllowEffects,
     Budget,
@@ -19,19 +20,30 @@ from headrace.cli.run import (
     run_function,
     shown_events,
 )
-from headrace.names import counted
-from headrace.report import Block, Fact, Note, Report, Time, facts
+from headrace.report import Block, Fact, Report, Time, facts
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
-    from headrace.run.backfill import BackfillRequest, BackfillResult
+    from headrace.run.backfill import RunBranch
     from headrace.run.backfill_plan import BackfillPlan
     from headrace.run.options import RunOptions
     from headrace.sources.interval import Interval
 
 
-From = Annotated[str, typer.Option("--from", metavar="DAY", help="A day or a timestamp (UTC), inclusive.")]
-To = Annotated[str, typer.Option("--to", metavar="DAY", help="Likewise, exclusive: the day after the last one.")]
+From = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--from", metavar="DAY", help="A day or a timestamp (UTC), inclusive."),
+]
+To = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--to", metavar="DAY", help="Likewise, exclusive: the day after the last one."),
+]
+Pending = Annotated[
+    bool, typer.Option("--pending", help="In place of --from and --to: all days whose input has changed.")
+]
+Downstream = Annotated[
+    bool, typer.Option("--downstream", help="Then the pending days of all jobs that read the result.")
+]
 Name = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--name", help="Name of the branch, by default as backfill_20130110_20130111."),
@@ -62,8 +74,10 @@ def register(app: typer.Typer) -> None:
 def backfill(
     job: Job = None,
     *,
-    start: From,
-    end: To,
+    start: From = None,
+    end: To = None,
+    pending: Pending = False,
+    downstream: Downstream = False,
     name: Name = None,
     dry_run: DryRun = False,
     promote: Policy = None,
@@ -83,6 +97,12 @@ def backfill(
     command shows how state and sinks differ (-n rows of each table), and the next step: by 'replay.promote' in the job's file, the
     result becomes live at once, by 'headrace branch promote', or not at all. If nothing differs, no approval is needed.
 
+    With --pending, the interval is that of all days whose input has changed since the job took it in: corrected files, late rows, and what
+    a promotion of another job has corrected in a table that this one reads. Without such days nothing is done.
+
+    With --downstream, jobs of this home that read a sink of this job follow, one after the other, each with its own pending days, once
+    the one before is promoted; and so on to the end of the chain. --promote counts for all of them.
+
     You may kill it at any point: the same command continues. Services whose responses are kept are not called again, others are;
     --dry-run shows both numbers.
 
@@ -101,10 +121,8 @@ def backfill(
     from headrace.run.backfill_branches import default_name
     from headrace.run.options import RunOptions
 
-    config, requested = _with_policy(load(job, cluster), promote), _interval(start, end)
-    request = BackfillRequest(config, requested, name or default_name(requested), renew, only_open)
-    if dry_run:
-        return _of_plan(request.config, request.plan())
+    config = _with_policy(load(job, cluster), promote)
+    requested = _asked(config, start, end, pending=pending)
     seconds = budget_seconds(budget)
     options = RunOptions(
         run_id=run_id or new_run_id(),
@@ -112,11 +130,73 @@ def backfill(
         budget=_NO_LIMIT if seconds is None else seconds,
         allow_effects=allow_effects,
     )
+    if requested is None:
+        content, blocks = nothing_pending(config, options)
+    else:
+        request = BackfillRequest(config, requested, name or default_name(requested), renew, only_open)
+        if dry_run:
+            return _of_plan(request.config, request.plan())
+        with _running(config, runner) as run_branch:
+            content, blocks = ended(request, options, run_branch, limit)
+    if downstream and not dry_run:
+        chain = _Chain(options, runner, promote, limit)
+        content["downstream"], after = chain.run(config, content["outcome"])
+        blocks += after
+    return Report(*facts(**content), *blocks)
+
+
+@contextmanager
+def _running(config: JobConfig, runner: str | None) -> Iterator[RunBranch]:
+    """Yield the function that runs a branch, and shows the events of its runs."""
     with shown_events() as on_event:
         run_job = run_function(config, runner)
-        ended = request.run(options, lambda branch, requested: run_job(branch, requested, on_event), limit)
-    content = _plain_nothing(request, options) if ended is None else _plain_result(request.config, *ended)
-    return Report(*facts(**content), *_result_blocks(request, ended))
+        yield lambda branch, requested: run_job(branch, requested, on_event)
+
+
+class _Chain(NamedTuple):
+    """Backfills of the jobs downstream, by the options of the first one."""
+
+    options: RunOptions
+    runner: str | None
+    promote: str | None
+    limit: int
+
+    def run(self, config: JobConfig, outcome: str) -> tuple[list[dict[str, Any]], list[Block | str]]:
+        """Compute the pending days of the jobs downstream again, as long as each job before has its result; return what came of it."""
+        from headrace.config import load_job
+        from headrace.run.pending_corrections import jobs_downstream
+
+        done = {config.job: outcome in DONE}
+        results: list[dict[str, Any]] = []
+        blocks: list[Block | str] = []
+        for name in jobs_downstream(config):
+            if waiting := [job for job, is_done in done.items() if not is_done]:
+                blocks.append(f"job '{name}' was not looked at: job '{waiting[0]}', which comes before it, is not done")
+                continue
+            other = _with_policy(load_job(name, config.home, self.options.cluster), self.promote)
+            with _running(other, self.runner) as run_branch:
+                own, after = followed(other, self.options, run_branch, self.limit)
+            done[name] = own["outcome"] in DONE
+            results.append(own)
+            blocks += [f"\njob '{name}'", *after]
+        return results, blocks
+
+
+def _asked(config: JobConfig, start: str | None, end: str | None, *, pending: bool) -> Interval | None:
+    """Return the interval that was asked for; None if --pending finds none. Raises `ConfigError` for no interval, and for two."""
+    from headrace.commit.run_check import checked_plan
+    from headrace.errors import ConfigError
+    from headrace.run.pending_corrections import changed_interval
+
+    if pending and (start or end):
+        msg = "--pending finds the days by itself: leave --from and --to out. Nothing was done."
+        raise ConfigError(msg)
+    if pending:
+        return changed_interval(config, checked_plan(config))
+    if not (start and end):
+        msg = f"say which days to compute again: --from DAY --to DAY, or --pending for all days of '{config.job}' whose input has changed. Nothing was done."
+        raise ConfigError(msg)
+    return _interval(start, end)
 
 
 def _with_policy(config: JobConfig, promote: str | None) -> JobConfig:
@@ -220,77 +300,3 @@ def _plain_plan(config: JobConfig, plan: BackfillPlan) -> dict[str, Any]:
         "sinks": list(estimate.sinks),
         "promote": config.replay.promote.value,
     }
-
-
-def _plain_nothing(request: BackfillRequest, options: RunOptions) -> dict[str, Any]:
-    return {"job": request.config.job, "name": request.name, "run_id": options.run_id, "outcome": "nothing_open"}
-
-
-def _plain_result(config: JobConfig, plan: BackfillPlan, result: BackfillResult) -> dict[str, Any]:
-    report, compared = result.report, result.comparison
-    return {
-        "job": config.job,
-        "name": plan.name,
-        "run_id": report.run_id,
-        "from": Time(plan.requested.start),
-        "to": Time(plan.requested.end),
-        "outcome": result.outcome.value,
-        "fork_id": plan.fork_id,
-        "checkpoint": report.checkpoint,
-        "checkpoints": report.checkpoints,
-        "rows_in": report.rows_in,
-        "responses_taken": report.responses_taken,
-        "waiting": report.waiting,
-        "stopped_because": report.stopped_because,
-        "promotion": result.promotion,
-        "differences": compared
-        and plain_differences(compared.live.checkpoint, compared.branch.checkpoint, compared.tables),
-    }
-
-
-def _result_blocks(
-    request: BackfillRequest, ended: tuple[BackfillPlan, BackfillResult] | None
-) -> Iterator[Block | str]:
-    """Yield what people read of the result."""
-    job = request.config.job
-    if ended is None:
-        yield f"no backfill is open on branch '{request.name}' of job '{job}': nothing was done"
-        return
-    plan, result = ended
-    compared = result.comparison
-    if compared is not None:
-        yield from difference_blocks(compared.live, compared.branch, compared.tables)
-    text, commands = _next_steps(job, plan, result)
-    yield text
-    yield from (Note(effect, "next", command) for command, effect in commands)
-
-
-def _next_steps(job: str, plan: BackfillPlan, result: BackfillResult) -> tuple[str, list[tuple[str, str]]]:
-    """Return a sentence on the end of a backfill, and the next commands."""
-    from headrace.run.backfill import BackfillOutcome
-
-    name, outcome = plan.name, result.outcome
-    begin, end = (
-        str(Time(timestamp)).removesuffix("T00:00:00Z") for timestamp in (plan.requested.start, plan.requested.end)
-    )
-    again = (f"headrace backfill {job} --from {begin} --to {end} --name {name}", "goes on")
-    promote = (f"headrace branch promote {job} {name}", "makes the result live")
-    look = (f"headrace branch diff {job} {name}", "compares it with the job")
-    drop = (f"headrace branch drop {job} {name}", "removes it")
-    if outcome is BackfillOutcome.UNFINISHED:
-        text = f"branch '{name}' is not complete yet ({result.report.stopped_because}). The live tables are as before."
-        return text, [again, drop]
-    if outcome is BackfillOutcome.WAITING:
-        text = (
-            f"{counted(result.report.waiting, 'element waits', 'elements wait')} for services on branch '{name}', so the result lacks them (headrace retries {job} "
-            f"--branch {name}). The live tables are as before. Run the command again when the services response."
-        )
-        return text, [again, promote, drop]
-    if outcome is BackfillOutcome.PROMOTED:
-        text = f"branch '{name}' is promoted: checkpoint {result.promotion} of job '{job}' has the result"
-        return f"{text}. Nothing differs, so it needs no approval." if result.changes_nothing else text, []
-    if outcome is BackfillOutcome.COMPARED:
-        text = f"branch '{name}' is not promoted, as replay.promote says. The live tables are as before."
-        return text, [look, drop]
-    text = f"branch '{name}' waits for approval. The live tables are as before."
-    return text, [promote, look, drop]

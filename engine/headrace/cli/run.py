@@ -15,6 +15,7 @@ import typer
 
 from headrace import clock
 from headrace.cli.arguments import REPORT_FILE, Branch, Cluster, Job, check_word, load, new_run_id, parsed_milliseconds
+from headrace.cli.backfill_result import followed
 from headrace.cli.branch import OtherPipeline, OtherSource, Setting, with_options
 from headrace.errors import ConfigError
 from headrace.report import Block, Fact, Report, Time, facts
@@ -67,6 +68,9 @@ AsyncState = Annotated[
 WithoutSpark = Annotated[
     bool,
     typer.Option("--without-spark", help="End with exit code 14, before anything is taken in, if the run needs Spark."),
+]
+NoFollow = Annotated[
+    bool, typer.Option("--no-follow", help="Leave pending corrections to others, whatever replay.follow says.")
 ]
 ForceFailOver = Annotated[bool, typer.Option("--force-fail-over", help="Take the job from a run that still holds it.")]
 AllowEffects = Annotated[
@@ -168,7 +172,9 @@ def plain_report(report: RunReport) -> dict[str, Any]:
     import msgspec
 
     plain: dict[str, Any] = msgspec.to_builtins(report)
-    return {**plain, **{name: Time(plain[name]).utc for name in _TIMES}}
+    pending = report.pending
+    days = None if pending is None else {"from": Time(pending.start).utc, "to": Time(pending.end).utc}
+    return {**plain, **{name: Time(plain[name]).utc for name in _TIMES}, "pending": days}
 
 
 _MODES = ("auto", "caught-up", "interval")
@@ -205,6 +211,7 @@ def run(
     backend: Backend = None,
     async_state: AsyncState = None,
     force_fail_over: ForceFailOver = False,
+    no_follow: NoFollow = False,
     pipeline: OtherPipeline = None,
     source: OtherSource = None,
     allow_effects: AllowEffects = False,
@@ -222,6 +229,9 @@ def run(
 
     An interval that would leave a gap is refused. With --fill, or run.gaps: fill in the job's file, the run takes in what is missing
     first, in intervals as long as the one it is for, each in a checkpoint of its own, and then that one.
+
+    A job that reads another one's table passes over its promotions, and names the days that these have corrected. With replay.follow:
+    automatic in its file, it then computes them again as 'headrace backfill --pending' does, unless --no-follow is given.
 
     With --finish nothing waits for a service afterwards: after the input is taken in, services are called once more
     for each waiting element, due or not. Elements that fail then are handled as 'on_failure' says.
@@ -277,7 +287,13 @@ def run(
     if ctx.meta.get(REPORT_FILE) is None:  # a scheduler gives the interval of each of its runs
         _note_unused_interval(config, options)
     report = _run(config, options, runner, without_spark=without_spark)
-    return Report(*facts(**plain_report(report)), *_blocks(report, options))
+    content, blocks = plain_report(report), [*_blocks(report, options)]
+    if report.pending is not None and config.replay.follow == "automatic" and not no_follow:
+        run_job = run_function(config, runner)
+        with shown_events() as on_event:
+            content["backfill"], after = followed(config, options, lambda branch, wish: run_job(branch, wish, on_event))
+        blocks += after
+    return Report(*facts(**content), *blocks)
 
 
 def _interval(start: str | None, end: str | None) -> dict[str, int | None]:

@@ -48,6 +48,7 @@ class InputKind(StrEnum):
     CLEANED_UP = "cleaned_up"
     LATE = "late_file"
     ADDED = "added_file"
+    CORRECTED = "pending_correction"
     TWIN = "twin_file"
     PASSED_OVER = "passed_over"
     UNREADABLE = "unreadable_folder"
@@ -75,6 +76,10 @@ _SENTENCES = {
         "source '{source}': {files_count} came to intervals that the job had taken in before ({files}), and no run takes them in; 'headrace backfill {job} --from "
         "{start} --to {end}' does, and 'headrace input {job} --acknowledge FILE' leaves them out"
     ),
+    InputKind.CORRECTED: (
+        "source '{source}': {by} corrected what this job has taken in of {start} to {end} ({files}); 'headrace backfill {job} --pending' computes it again, and "
+        "'headrace input {job} --acknowledge FILE' leaves it as it is"
+    ),
     InputKind.TWIN: (
         "source '{source}': {files_count} with the name of another one, and another ending ({files}): rows would count twice, and no run takes "
         "them in; remove or rename them, or leave them out with 'headrace input {job} --acknowledge FILE'"
@@ -97,6 +102,8 @@ class InputRemark:
     count: int = 1
     interval: Interval | None = None
     """Interval of the files, if it is known: a backfill of it takes them in again."""
+    corrected_by: str | None = None
+    """Job that has corrected the rows, of a pending correction."""
 
 
 def input_remarks(config: JobConfig, lineage: Sequence[Checkpoint]) -> list[InputRemark]:
@@ -117,6 +124,18 @@ def _recorded_remarks(config: JobConfig, lineage: Sequence[Checkpoint]) -> list[
 def input_warnings(config: JobConfig, lineage: Sequence[Checkpoint]) -> list[RunWarning]:
     """Return the warnings on a job's input; none for a branch, which reads the input of its job."""
     return [] if config.branch is not None else warnings_of(config, input_remarks(config, lineage))
+
+
+def run_warnings(config: JobConfig, lineage: Sequence[Checkpoint]) -> list[RunWarning]:
+    """Return the warnings of a run on its input: pending corrections are none of them where the job never follows these."""
+    warnings = input_warnings(config, lineage)
+    return [own for own in warnings if own.kind != InputKind.CORRECTED or config.replay.follow != "never"]
+
+
+def pending_correction(config: JobConfig, lineage: Sequence[Checkpoint]) -> Interval | None:
+    """Return the interval from the first to the last pending correction that checkpoints have recorded; None without one."""
+    files = [file for name in config.sources for file in late_files(lineage, name) if file.corrected_by is not None]
+    return Interval(min(file.start for file in files), max(file.end for file in files)) if files else None
 
 
 def warnings_of(config: JobConfig, remarks: Sequence[InputRemark]) -> list[RunWarning]:
@@ -181,7 +200,9 @@ def _of_folder(
 def _of_passed_files(name: str, lineage: Sequence[Checkpoint]) -> Iterator[InputRemark]:
     """Yield a remark for each file that micro-batches passed over, since its interval had been taken in."""
     for file in late_files(lineage, name):
-        yield InputRemark(InputKind.ADDED, name, file.name, interval=Interval(file.start, file.end))
+        kind = InputKind.ADDED if file.corrected_by is None else InputKind.CORRECTED
+        interval = Interval(file.start, file.end)
+        yield InputRemark(kind, name, file.name, interval=interval, corrected_by=file.corrected_by)
 
 
 def _stopping_tables(config: JobConfig) -> list[str]:
@@ -273,8 +294,15 @@ def _warning(config: JobConfig, kind: InputKind, source: str, remarks: Sequence[
         endings=", ".join(_endings(config.sources[source])),
         start=start,
         end=end,
+        by=_correctors(remarks),
     )
     return RunWarning(kind.value, message, {"source": source, "files": files})
+
+
+def _correctors(remarks: Sequence[InputRemark]) -> str:
+    jobs = sorted({remark.corrected_by for remark in remarks if remark.corrected_by is not None})
+    listed = ", ".join(f"'{job}'" for job in jobs)
+    return f"job {listed} has" if len(jobs) == 1 else f"jobs {listed} have"
 
 
 def _endings(source: SourceConfig) -> Sequence[str]:

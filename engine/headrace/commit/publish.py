@@ -17,13 +17,14 @@ from headrace.config import JobConfig
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.declared import SinkSchemas
+from headrace.log.facts import Promoted
 from headrace.log.lineage import Lineage
 from headrace.log.sink_history import claim_of, foreign_owner, names_of_owner, version_at_fork, version_of
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NEVER, NO_WRITERS, Delivery, Publication, Sink, SparkWriters
 from headrace.sinks.table_fit import Staging
 from headrace.storage.refusals import doing
-from headrace.storage.table import Claim, Snapshot, TableMissingError, VersionTakenError
+from headrace.storage.table import Claim, Correction, Snapshot, TableMissingError, VersionTakenError
 
 
 class SinkStatus(NamedTuple):
@@ -192,7 +193,7 @@ def _refuse_other_owner(sink: Sink, table: Snapshot, claim: Claim | None) -> Non
 def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage, claim: Claim | None) -> bool:
     """Bring a sink up to a checkpoint; return whether it had to be written. `claim` is the job's, None on a branch."""
     number = checkpoint.checkpoint_id
-    publication = Publication(number, checkpoint.incarnation, lineage.ancestors)
+    publication = Publication(number, checkpoint.incarnation, lineage.ancestors, _correction(checkpoint, sink, claim))
     if not checkpoint.outputs.get(sink.name) and checkpoint.kind not in {Kind.RESTORE, Kind.PROMOTION}:
         return False
     table = _claimed(sink, claim)
@@ -232,6 +233,14 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage, claim: Claim 
             sink, table
         )  # another run has published this checkpoint meanwhile; or this run has, but did not receive the answer
     return True
+
+
+def _correction(checkpoint: Checkpoint, sink: Sink, claim: Claim | None) -> Correction | None:
+    """Return what a promotion corrects in a sink, for jobs that read it; None for other checkpoints."""
+    cause = checkpoint.cause
+    if not isinstance(cause, Promoted) or claim is None:
+        return None
+    return Correction(claim.job, checkpoint.checkpoint_id, cause.start, cause.end, cause.partitions.get(sink.name))
 
 
 def _is_committed(number: int) -> str:

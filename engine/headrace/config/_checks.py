@@ -262,10 +262,17 @@ def _interval_options(source: SourceConfig) -> Iterator[Problem]:
         yield key, f"a {kind.noun} has no intervals by {own.by}: write {{by: {'} or {by: '.join(kind.intervals_by)}}}"
     elif own.by == "name" and own.pattern is None:
         yield "interval.pattern", "this key is missing: the pattern of the file names"
-    elif own.by == "partition" and own.column is None:
-        yield "interval.column", "this key is missing: the partition column"
-    if own.by != "partition" and own.column is not None:
-        yield "interval.column", "only intervals by partition have a column"
+    elif own.has_column and own.column is None:
+        yield "interval.column", f"this key is missing: the {'partition ' if own.by == 'partition' else ''}column"
+    if not own.has_column and own.column is not None:
+        yield "interval.column", "only intervals by partition and by column have a column"
+    if own.by == "column" and own.lateness is None:
+        yield (
+            "interval.lateness",
+            "this key is missing: how long after the end of its period a row may come, such as 2d",
+        )
+    if own.by != "column" and own.lateness is not None:
+        yield "interval.lateness", "only intervals by column have a lateness"
     if own.by == "committed" and own.pattern is not None:
         yield "interval.pattern", "commit times need no pattern"
 

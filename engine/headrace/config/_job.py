@@ -223,6 +223,9 @@ class ReplayConfig(Section, frozen=True, kw_only=True):
     """Versions of dimension tables that a branch makes the rows of Spark transforms with. recorded: those that the job had for the same
     micro-batch. latest: the present ones, for example after a correction of a table."""
 
+    follow: Literal["ask", "automatic", "never"] = "ask"
+    """What a job does with a correction of its input by another job's promotion. ask: runs name it, until somebody starts the backfill. automatic: the run that has met it starts the backfill, or asks the replay DAG for it. never: `headrace status` lists it."""
+
     dag: bool = True
     """true: Airflow has a DAG JOB_replay. A run that was cleared or backfilled, or whose input has changed, registers an interval there that was taken in already. false: such runs fail."""
 

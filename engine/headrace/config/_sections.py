@@ -94,19 +94,27 @@ class OperatorConfig(Section, frozen=True, kw_only=True):
 class IntervalOptions(Section, frozen=True, kw_only=True):
     """Way in which a source tells the interval of its rows."""
 
-    by: Literal["name", "committed", "partition"] = "name"
-    """name: the names of files in a folder. committed: the commit times of a Delta table's versions. partition: the values of a partition column of a Delta table. Part of the job's meaning: keep it."""
+    by: Literal["name", "committed", "partition", "column"] = "name"
+    """name: the names of files in a folder. committed: the commit times of a Delta table's versions. partition: the values of a partition column of a Delta table. column: the values of a DATE or TIMESTAMP column of a Delta table. Part of the job's meaning: keep it."""
 
     pattern: str | None = None
-    """by name: the pattern of the names. by partition: the pattern of the values, in the same directives; null: `%Y-%m-%d`, a day."""
+    """by name: the pattern of the names. by partition: the pattern of the values, in the same directives; null: `%Y-%m-%d`, a day. by column: its finest directive is the length of the periods, down to the minute; null: a day."""
 
     column: str | None = None
-    """by partition: the partition column."""
+    """by partition: the partition column. by column: the column."""
+
+    lateness: Span | None = None
+    """by column: how long after the end of its period a row may be committed and still count for that period, such as 2d; a later one counts for the period that ended this long before its commit. Part of the job's meaning: keep it."""
 
     @property
     def text(self) -> str | None:
-        """Return the pattern of names or of values; None where no text gives an interval."""
-        return "%Y-%m-%d" if self.by == "partition" and self.pattern is None else self.pattern
+        """Return the pattern of names or of values; None where nothing but commit times gives an interval."""
+        return "%Y-%m-%d" if self.has_column and self.pattern is None else self.pattern
+
+    @property
+    def has_column(self) -> bool:
+        """Return whether a column gives the intervals."""
+        return self.by in {"partition", "column"}
 
 
 class CsvOptions(Section, frozen=True, kw_only=True):

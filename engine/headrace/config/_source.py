@@ -31,6 +31,7 @@ from headrace.config._values import (
     QuarantineLimit,
     Start,
     StartKind,
+    Unit,
     parse_offsets,
     parse_quarantine_limit,
     parse_start,
@@ -108,10 +109,10 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     """Format delta: versions of the table that are passed over, whatever they changed, such as `17` or `3, 13-17`."""
 
     interval: str | IntervalOptions | None = None
-    """Pattern of the file's name, with or without its ending, in directives of strptime, that gives the file's interval: `%Y-%m-%d` a day, `%Y-%m-%dT%H` an hour, `%G-W%V` a week, `%Y-%m` a month. With a `/` it is one of the path, and may have wildcards: `day=%Y-%m-%d/*`. Of a Delta table, and in general, a mapping such as `{by: committed}` or `{by: partition, column: day}`; null: none."""
+    """Pattern of the file's name, with or without its ending, in directives of strptime, that gives the file's interval: `%Y-%m-%d` a day, `%Y-%m-%dT%H` an hour, `%G-W%V` a week, `%Y-%m` a month. With a `/` it is one of the path, and may have wildcards: `day=%Y-%m-%d/*`. Of a Delta table, and in general, a mapping such as `{by: committed}` or `{by: column, column: ordered_at, lateness: 2d}`; null: none."""
 
     timezone: str | None = None
-    """The time zone of the times in file names, or in the values of a partition column, as in Europe/Berlin; null: UTC. Needed where the schedule has another zone than UTC. Part of the job's meaning: keep it."""
+    """The time zone of the times in file names, or in the values of a column, as in Europe/Berlin; null: UTC. Needed where the schedule has another zone than UTC. Part of the job's meaning: keep it."""
 
     complete_intervals: bool = False
     """Whether a file, once it is there, holds all rows of its interval: the watermark then moves to the interval's end behind its last row. Needs `interval`. Part of the job's meaning: keep it."""
@@ -175,8 +176,10 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     @property
     def timed(self) -> str:
         """Return what the pattern reads times from, for messages."""
-        column = None if self.intervals is None else self.intervals.column
-        return "file names" if column is None else f"the partitions by {column}"
+        own = self.intervals
+        if own is None or own.column is None:
+            return "file names"
+        return f"the partitions by {own.column}" if own.by == "partition" else f"column {own.column}"
 
     @property
     def path_pattern(self) -> re.Pattern[str] | None:
@@ -366,7 +369,7 @@ class TableFormat(SourceFormat):
     )
     why_not = "a Delta table's log names its files, in the order of its versions"
     places = ("version", "file", "row")
-    intervals_by = ("committed", "partition")
+    intervals_by = ("committed", "partition", "column")
 
     def reads(self, config: SourceConfig) -> str:
         """Return what a job reads of the source, as text."""
@@ -436,19 +439,45 @@ def _table_interval_problems(config: SourceConfig) -> Iterator[Problem]:
             "start",
             "'latest' leaves out rows of later intervals: the first interval says where a job begins, so write earliest, a time or a version",
         )
-    if own.by == "committed" and config.begins_at.kind is StartKind.SNAPSHOT:
+    if own.by in {"committed", "column"} and config.begins_at.kind is StartKind.SNAPSHOT:
         yield (
             "start",
             "a snapshot has the rows of many commits at once, without their times: write earliest, a time or a version",
         )
-    if own.by == "partition" and config.gives_changes:
+    if own.has_column and config.gives_changes:
         key = "change_feed" if config.change_feed else "on_change"
         yield (
             key,
-            "changes come in the order of versions, and 'by: partition' takes appended rows: write interval: {by: committed}",
+            f"changes come in the order of versions, and 'by: {own.by}' takes appended rows: write interval: {{by: committed}}",
         )
+    if own.by == "column":
+        yield from _column_period_problems(config, own)
     if own.by == "committed" and config.timezone is not None:
         yield "timezone", "commit times are timestamps, in no zone: leave it out"
+
+
+_MOST_PERIODS: Final = 1_000
+"""Most periods for which rows of one commit can count: each may be a part of each of its files."""
+
+
+def _column_period_problems(config: SourceConfig, own: IntervalOptions) -> Iterator[Problem]:
+    """Yield periods that are too short to be told apart by the values of a column."""
+    try:
+        pattern = config.pattern
+    except (ValueError, KeyError, OSError):
+        return  # named elsewhere
+    if pattern is not None and pattern.unit in {Unit.SECOND, Unit.MILLISECOND}:
+        yield (
+            "interval.pattern",
+            f"a {pattern.unit.value} is too short: write periods of a minute or longer, such as %Y-%m-%dT%H",
+        )
+    elif pattern is not None and own.lateness is not None and own.lateness > pattern.unit.longest * _MOST_PERIODS:
+        yield (
+            "interval.lateness",
+            f"it has more than {_MOST_PERIODS:,} periods of a {pattern.unit.value}: write longer ones (interval.pattern), or a shorter lateness",
+        )
+    if pattern is not None and pattern.is_of_paths:
+        yield "interval.pattern", "a pattern of a column's periods has no '/': write one such as %Y-%m-%d"
 
 
 def _event_problems(config: SourceConfig) -> Iterator[Problem]:

@@ -25,7 +25,13 @@ ALL_FILES: Final = "all"
 
 _KINDS_OF_GONE: Final = frozenset({InputKind.GONE, InputKind.CLEANED_UP})
 
-_KINDS: Final = _KINDS_OF_GONE | {InputKind.CHANGED, InputKind.LATE, InputKind.ADDED, InputKind.TWIN}
+_KINDS: Final = _KINDS_OF_GONE | {
+    InputKind.CHANGED,
+    InputKind.LATE,
+    InputKind.ADDED,
+    InputKind.CORRECTED,
+    InputKind.TWIN,
+}
 
 
 def acknowledge(config: JobConfig, names: Sequence[str], why: str, run_id: str) -> Checkpoint:

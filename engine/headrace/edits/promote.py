@@ -33,7 +33,7 @@ changes of the primary keys that either lineage has written since the fork:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
@@ -62,7 +62,10 @@ from headrace.errors import ConfigError, FencedError, SinkMismatchError
 from headrace.log.branches import Branch, Branches, finish_promotion
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.declared import to_schemas
+from headrace.log.facts import Promoted
+from headrace.log.intervals import position_of
 from headrace.log.lease import Notify, silent
+from headrace.log.lineage import Lineage
 from headrace.sinks.layout import folders_of
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NO_WRITERS, OUTPUTS, OutputFile, SparkWriters
@@ -122,6 +125,46 @@ def _added_files(
 def _written_columns(of_branch: Snapshot, written: tuple[pa.Schema, tuple[str, ...]]) -> pa.Schema:
     """Return the columns of a table that the job writes: others stay as they are."""
     return pa.schema([column for column in of_branch.schema if column.name in written[0].names])
+
+
+def changed_partitions(job: OpenJob, own: OpenJob) -> dict[str, tuple[dict[str, str | None], ...]]:
+    """Return the partitions of append sinks whose rows differ on a branch, by sink. A sink is left out where that is unknown, or many do.
+
+    Jobs that read such a sink compute only these again. `own` is the open branch.
+    """
+    partitions = {}
+    for name, table in own.last.sink_tables.items():
+        if name not in job.config.sinks or job.config.sinks[name].mode != "append":
+            continue
+        with suppress(TableMissingError):
+            of_branch = own.folder.at(own.config.sinks[name].table_path).table().latest()
+            live = job.folder.at(job.config.sinks[name].table_path).table().latest()
+            changed = _changed_partitions(live, of_branch, to_schemas({name: table})[name][0], job.folder)
+            if changed is not None and len(changed) <= _MOST_PARTITIONS:
+                partitions[name] = changed
+    return partitions
+
+
+_MOST_PARTITIONS: Final = 1_000
+"""Most partitions that a commit names: with more, all count as changed."""
+
+
+def _changed_partitions(
+    live: Snapshot, of_branch: Snapshot, written: pa.Schema, storage: Storage
+) -> tuple[dict[str, str | None], ...] | None:
+    """Return the partitions that have other rows on a branch; None where they cannot be compared."""
+    base = of_branch.base if isinstance(of_branch, OverlaySnapshot) else None
+    by, schema = of_branch.partition_columns, pa.schema([own for own in of_branch.schema if own.name in written.names])
+    is_plain = live.form.has_plain_files and (base is None or base.form.has_plain_files)
+    if not is_plain or not by or any(pa.types.is_nested(own.type) for own in schema):
+        return None
+    added = live.files() - (base.files() if base is not None else set())
+    sides = [(_rows_of_files(live, added, schema, storage), 1), (own_rows(of_branch).read(schema), -1)]
+    counted_rows = [rows.append_column(_ROW, pa.repeat(pa.scalar(count), len(rows))) for rows, count in sides]
+    sums = pa.concat_tables(counted_rows).group_by(schema.names, use_threads=False).aggregate([(_ROW, "sum")])
+    differing = sums.filter(pc.not_equal(sums[f"{_ROW}_sum"], 0)).select(by)
+    values = differing.group_by(by, use_threads=False).aggregate([]).sort_by([(name, "ascending") for name in by])
+    return tuple({name: partition_text(row[name]) for name in by} for row in values.to_pylist())
 
 
 def _changes_file(
@@ -438,9 +481,18 @@ class Promotion:
             restored_from=origin.checkpoint_id,
             name=self.branch.name,
             note=why,
+            cause=self._cause(own),
             outputs=outputs,
             metrics=_metrics(brought, outputs),
         )
+
+    def _cause(self, own: OpenJob) -> Promoted:
+        """Return what jobs have to know that read the sinks: which input was computed again, and where rows differ."""
+        start = position_of(Lineage(self.job.checkpoints, self.branch.fork_id).checkpoints)
+        requested = self.branch.requested
+        if requested is not None:
+            start = requested.start if start is None else max(start, requested.start)
+        return Promoted(start, own.last.interval_end, changed_partitions(self.job, own))
 
     def _confirm(self, own: OpenJob) -> None:
         """Check that the branch was read at its last checkpoint: this process may have slept, and its lease may have ended.

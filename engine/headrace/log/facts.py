@@ -30,7 +30,17 @@ class Restored(msgspec.Struct, frozen=True, tag="restore", omit_defaults=True):
     """Cause of a restore: somebody asked for it."""
 
 
-Cause = Requeued | Restored
+class Promoted(msgspec.Struct, frozen=True, tag="promotion", omit_defaults=True):
+    """Cause of a promotion: what was computed again on its branch."""
+
+    start: int | None = None
+    end: int | None = None
+    """Input that the branch has taken in (ms); None without intervals."""
+    partitions: dict[str, tuple[dict[str, str | None], ...]] = {}
+    """Partitions whose rows differ from before, by sink; a sink is left out where any may."""
+
+
+Cause = Requeued | Restored | Promoted
 
 
 class JobWork(msgspec.Struct, frozen=True, omit_defaults=True):

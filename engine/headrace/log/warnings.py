@@ -111,14 +111,23 @@ def passed_versions(checkpoints: Iterable[Checkpoint]) -> dict[str, list[PassedV
 def passed_version_warnings(by_source: Mapping[str, Sequence[PassedVersion]]) -> Iterator[RunWarning]:
     """Yield a warning for each source of which versions were passed over."""
     for name, versions in by_source.items():
-        text = f"source '{name}' passed over {passed_text(versions)}, as its on_change says: the job does not have what they changed"
-        yield RunWarning("passed_versions", text, {"source": name, "versions": msgspec.to_builtins(versions)})
+        corrections = [own for own in versions if own.corrected_by is not None]
+        others = [own for own in versions if own.corrected_by is None]
+        if others:
+            text = f"source '{name}' passed over {passed_text(others)}, as its on_change says: the job does not have what they changed"
+            yield RunWarning("passed_versions", text, {"source": name, "versions": msgspec.to_builtins(others)})
+        if corrections:
+            text = (
+                f"source '{name}' passed over {passed_text(corrections)}: the job keeps the rows of before, and no backfill takes in what was corrected. "
+                "Intervals by partition would tell which days these are"
+            )
+            yield RunWarning("passed_corrections", text, {"source": name, "versions": msgspec.to_builtins(corrections)})
 
 
 def passed_text(versions: Sequence[PassedVersion]) -> str:
     """Return versions that were passed over as text: what the last ones did, and how many came before them."""
     shown = [
-        f"version {own.version} ({own.operation}, {counted(own.files, 'file')}, {timestamp_text(own.timestamp)})"
+        f"version {own.version} ({_operation(own)}, {counted(own.files, 'file')}, {timestamp_text(own.timestamp)})"
         for own in versions[-_SHOWN:]
     ]
     before = len(versions) - len(shown)
@@ -126,6 +135,10 @@ def passed_text(versions: Sequence[PassedVersion]) -> str:
 
 
 _SHOWN: Final = 5
+
+
+def _operation(passed: PassedVersion) -> str:
+    return passed.operation if passed.corrected_by is None else f"a promotion of job '{passed.corrected_by}'"
 
 
 def _were(number: int) -> str:

@@ -62,9 +62,9 @@ class FollowedLineage:
         self._ahead.popleft()
 
     def takes_input(self) -> bool:
-        """Return whether the next micro-batch took in input. Others ran for timers, waiting elements or held records."""
+        """Return whether the next micro-batch took in input, or an empty interval. Others ran for timers, waiting elements or held records."""
         before, batch = self._ahead[0]
-        return frontiers(before.sources) != frontiers(batch.sources)
+        return interval_of(batch) is not None or frontiers(before.sources) != frontiers(batch.sources)
 
     def of_interval(self, interval: Interval) -> Checkpoint | None:
         """Return the first micro-batch of the job that took in all of an interval; None if there is none."""

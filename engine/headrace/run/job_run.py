@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from headrace import clock
 from headrace.commit.branch_code import check_forked, record_run, refuse_effects
 from headrace.commit.input_changes import listed_input, refuse_unless_done
-from headrace.commit.input_report import input_warnings, refuse_changed_files, touched_input
+from headrace.commit.input_report import pending_correction, refuse_changed_files, run_warnings, touched_input
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
@@ -280,8 +280,9 @@ def run_on(
             passed = passed_versions(unreported)
             for warning in (*row_time_warnings(config.job, row_times), *passed_version_warnings(passed)):
                 events.degrade(warning)
-        for warning in input_warnings(config, job.lineage.checkpoints):
+        for warning in run_warnings(config, job.lineage.checkpoints):
             events.of_input(warning)
+        pending = None if config.branch is not None else pending_correction(config, job.lineage.checkpoints)
         last, sinks = job.last, sink_reports(job)
         interval = _interval_of(options, mode, last)
     return RunReport(
@@ -303,6 +304,7 @@ def run_on(
         row_times=row_times,
         watermark_waits=tuple(waits),
         warnings=tuple(events.warnings),
+        pending=pending,
     )
 
 

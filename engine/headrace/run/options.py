@@ -8,6 +8,7 @@ import msgspec
 
 from headrace.log.facts import RowTimes
 from headrace.log.warnings import RunWarning, WatermarkWait
+from headrace.sources.interval import Interval
 
 Mode = Literal["auto", "caught_up", "interval", "backfill"]
 StoppedBecause = Literal["drained", "budget", "max_batches", "interval", "done", "terminated", "finished", "ended"]
@@ -131,3 +132,6 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
     warnings: tuple[RunWarning, ...] = ()
     """Facts that somebody has to know although the run succeeded. A run with any of them is degraded."""
+
+    pending: Interval | None = None
+    """From the first to the last interval of which a promotion of another job has corrected the input, after this job took it in."""

@@ -109,11 +109,13 @@ def _parts(requested: Interval, kept: Sequence[Checkpoint], left_behind: Sequenc
 
 
 def _recorded_parts(requested: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Part]:
-    """Return a part for each former micro-batch with input, and one for the rest of the requested interval."""
+    """Return a part for each former micro-batch with input or an interval of its own, and one for the rest of the requested interval."""
     parts: list[Part] = []
     places = frontiers(_sources(kept))
+    with_interval = {checkpoint.checkpoint_id for _, checkpoint in intervals_of([*kept, *left_behind])}
     for checkpoint in left_behind:
-        if checkpoint.kind is Kind.BATCH and frontiers(checkpoint.sources) != places:
+        is_interval = checkpoint.checkpoint_id in with_interval  # it may be empty
+        if is_interval or (checkpoint.kind is Kind.BATCH and frontiers(checkpoint.sources) != places):
             parts.append(Part(interval_of(checkpoint), checkpoint.sources))
         elif checkpoint.requeues:
             parts.append(Part(requeue=checkpoint))
@@ -134,7 +136,8 @@ def _left(parts: Iterable[Part], lineage: Sequence[Checkpoint]) -> Iterator[Part
                 yield part
             continue
         if part.sources is not None:
-            if any(facts.is_ahead_of(own.get(name)) for name, facts in part.sources.items()):
+            ends_ahead = part.interval is not None and (reached is None or part.interval.end > reached)
+            if ends_ahead or any(facts.is_ahead_of(own.get(name)) for name, facts in part.sources.items()):
                 yield part
             continue
         assert part.interval is not None  # noqa: S101 - a part has one of them

@@ -351,7 +351,8 @@ class DeltaTableSink:
         self._spark_writer(fit, files, publication)  # raises before anything is changed
         if version != table.version:
             # Without the position: the second commit has it. But it is the job's, and not somebody else's.
-            self.store.restore(table.version, version, CommitInfo(published_by=self._info(publication).published_by))
+            info = CommitInfo(published_by=self._info(publication).published_by, correction=publication.correction)
+            self.store.restore(table.version, version, info)
         self.write(self.latest(), files, publication) if files else self.record(self.latest(), publication)
 
     def _with_columns(self, fit: TableFit) -> tuple[int, list[str]]:
@@ -427,12 +428,13 @@ class DeltaTableSink:
         return self.app_id, self._incarnation_id
 
     def _info(self, publication: Publication) -> CommitInfo:
-        number, incarnation, ancestors = publication
+        number, incarnation, ancestors, correction = publication
         return CommitInfo(
             checkpoint_id=number,
             published_by=() if incarnation is None else (incarnation, *ancestors),
             transaction=Transaction(self.app_id, number),
             incarnation=None if incarnation is None else Transaction(self._incarnation_id, incarnation),
+            correction=correction,
         )
 
 

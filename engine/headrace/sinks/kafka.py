@@ -66,7 +66,7 @@ class KafkaSink(DeltaTableSink):
         return not self.lost_files(delivery.files)
 
     def _headers(self, delivery: Delivery) -> dict[str, str]:
-        number, incarnation, _ = delivery.publication
+        number, incarnation = delivery.publication[:2]
         job = self.app_id.rpartition("/")[0]
         return {JOB: job, INCARNATION: "" if incarnation is None else f"{incarnation:x}", CHECKPOINT: str(number)}
 

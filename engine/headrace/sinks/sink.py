@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.sinks.table_fit import Staging
-from headrace.storage.table import Claim, Snapshot, Transaction
+from headrace.storage.table import Claim, Correction, Snapshot, Transaction
 
 NEVER = -1
 """Id below all checkpoint ids: the job has published nothing to a sink."""
@@ -48,6 +48,8 @@ class Publication(NamedTuple):
     incarnation: int | None = None
     ancestors: tuple[int, ...] = ()
     """Incarnations that reconciliations replaced by this one, newest first. They are in the commit, not in a transaction."""
+    correction: Correction | None = None
+    """Correction of earlier rows that a promotion makes."""
 
 
 class Delivery(NamedTuple):

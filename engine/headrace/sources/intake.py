@@ -201,7 +201,7 @@ class Intake:
             raise SourceError(msg)
 
     def next(self, at: JobPosition, wanted: SliceRequest = NEXT_SLICE) -> Slice | None:
-        """Return the next slice; None when nothing can be taken in. An interval always has a slice, which may be empty.
+        """Return the next slice; None when nothing can be taken in. An interval has a slice, which may be empty, unless a repeated one was passed before.
 
         Raises `SourceError` when a folder is gone, a file cannot be read, a late file would never be read, or the input has
         ended; `ConfigError` when the pipeline lacks a source whose rows are not all taken in.
@@ -212,7 +212,7 @@ class Intake:
         facts = self._with_pieces(numbered([*self._sources], at.sources), wanted.until)
         parts = [self._plan_group(names, facts, at, wanted) for names in self._groups]
         self.waiting = tuple(waiting for part in parts for waiting in part.waiting)
-        if not any(part.moves for part in parts) and (wanted.interval is None or wanted.until is not None):
+        if not any(part.moves for part in parts) and not _moves_position(at, wanted):
             return None
         moved = {name: own.with_other_versions() for part in parts for name, own in part.sources.items()}
         files = tuple(file for part in parts for file in part.files)
@@ -380,6 +380,13 @@ def end_of_input(plan: Plan, facts: Mapping[str, SourceFacts], timelines: Timeli
         slices.append(TimelineSlice(names, before, 2, after, watermarks))
     ended = {name: msgspec.structs.replace(own, ended=True) for name, own in known.items()}
     return Slice(timelines=tuple(slices), sources=ended)
+
+
+def _moves_position(at: JobPosition, wanted: SliceRequest) -> bool:
+    """Return whether an interval without input is to be committed: one that is asked for, or a repeated one that ends behind the job's position."""
+    if wanted.interval is None or wanted.until is None:
+        return wanted.interval is not None
+    return all(own.reached is None or own.reached < wanted.interval.end for own in at.taken_in.values())
 
 
 def numbered(names: Sequence[str], facts: Mapping[str, SourceFacts]) -> dict[str, SourceFacts]:

@@ -295,6 +295,8 @@ class PassedVersion(msgspec.Struct, frozen=True):
     operation: str
     files: int
     timestamp: int
+    corrected_by: str | None = None
+    """Job whose promotion the version is: it has corrected rows that it wrote before. None for other versions."""
 
 
 class LateFile(msgspec.Struct, frozen=True, array_like=True):
@@ -303,6 +305,8 @@ class LateFile(msgspec.Struct, frozen=True, array_like=True):
     name: str
     start: int
     end: int
+    corrected_by: str | None = None
+    """Job whose promotion has corrected rows of the interval. None for other files."""
 
 
 class TableVersion(msgspec.Struct, frozen=True):

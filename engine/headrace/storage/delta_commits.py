@@ -26,7 +26,7 @@ from headrace.storage.delta_log import DeltaLog
 from headrace.storage.files import Files
 from headrace.storage.refusals import StoreError
 from headrace.storage.schemes import Options
-from headrace.storage.table import HINT, Claim, CommitInfo, commit_file
+from headrace.storage.table import CORRECTION, HINT, Claim, CommitInfo, commit_file
 
 
 class _Commit(NamedTuple):
@@ -194,6 +194,7 @@ def commit_metadata(info: CommitInfo) -> dict[str, str]:
         CHECKPOINT_METADATA: None if info.checkpoint_id is None else str(info.checkpoint_id),
         INCARNATION_METADATA: " ".join(map(str, info.published_by)) or None,
         CLAIM_METADATA: None if info.claim is None else msgspec.json.encode(info.claim).decode(),
+        CORRECTION: None if info.correction is None else msgspec.json.encode(info.correction).decode(),
     }
     return {key: value for key, value in metadata.items() if value is not None}
 

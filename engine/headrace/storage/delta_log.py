@@ -26,7 +26,7 @@ from headrace.storage.files import Files
 from headrace.storage.log_checkpoints import LogCheckpoint, last_log_checkpoint
 from headrace.storage.refusals import StoreError
 from headrace.storage.schemes import Options, file_system, logged_path
-from headrace.storage.table import COMMIT_SUFFIX, LOG, FileTrace, TableMissingError, commit_file
+from headrace.storage.table import COMMIT_SUFFIX, CORRECTION, LOG, Correction, FileTrace, TableMissingError, commit_file
 
 CHANGE_FEED: Final = "delta.enableChangeDataFeed"
 _MAPPING: Final = "delta.columnMapping.mode"
@@ -91,6 +91,8 @@ class DeltaCommit:
     """Whether the commit has its time in itself; else `timestamp` is the time at which its file was last changed, which a copy changes."""
     transactions: Mapping[str, int] = field(default_factory=dict)
     """Versions of transactions, by application."""
+    correction: Correction | None = None
+    """Correction of earlier rows by the job that writes the table, if the commit is one."""
 
     @property
     def is_restore(self) -> bool:
@@ -320,7 +322,16 @@ def _parse_commit(version: int, content: bytes, modified: int) -> DeltaCommit:
         next(iter(actions.get("protocol", ())), None),
         bool(info.get("inCommitTimestamp") or info.get("timestamp")),
         {action["appId"]: action["version"] for action in actions.get("txn", ())},
+        _correction(info),
     )
+
+
+def _correction(info: Mapping[str, Any]) -> Correction | None:
+    """Return the correction in a commit's information; None without one, and where another program has written something else there."""
+    try:
+        return msgspec.json.decode(info[CORRECTION], type=Correction)
+    except (KeyError, TypeError, msgspec.MsgspecError):
+        return None
 
 
 def _restored(info: Mapping[str, Any]) -> int | None:

@@ -115,6 +115,23 @@ class Claim(msgspec.Struct, frozen=True):
     """The sink owned the table before, under another name."""
 
 
+class Correction(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Correction of rows that a table had: a promotion of a job's branch has replaced them by what was computed again."""
+
+    job: str
+    checkpoint: int
+    """Checkpoint of the promotion."""
+    start: int | None = None
+    end: int | None = None
+    """Input that was computed again: from `start` to `end` (ms); None without intervals."""
+    partitions: tuple[dict[str, str | None], ...] | None = None
+    """Partitions whose rows differ from before, by the values of their columns as texts of Delta's log; None: any may."""
+
+    def has_changed(self, values: Mapping[str, str | None]) -> bool:
+        """Return whether the rows of the partition with these values may differ."""
+        return self.partitions is None or any(own.items() <= values.items() for own in self.partitions)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitInfo:
     """Information in a commit besides its files: the writer, and the publication to a sink."""
@@ -136,6 +153,9 @@ class CommitInfo:
 
     further: tuple[Transaction, ...] = ()
     """Transactions of a change of the owner."""
+
+    correction: Correction | None = None
+    """Correction of earlier rows that the commit is, or a part of it."""
 
     @property
     def transactions(self) -> list[Transaction]:
@@ -194,6 +214,8 @@ HINT = f"{LOG}/_last_checkpoint"
 """File that names the last log checkpoint. Readers work without it, but not if the log checkpoint in it is gone."""
 
 COMMIT_SUFFIX = ".json"
+CORRECTION = "headrace.correction"
+"""Key of a correction of earlier rows in a commit's information, as JSON."""
 """Ending of the names of commits in the log. The other entries are log checkpoints, which hold a whole version."""
 
 

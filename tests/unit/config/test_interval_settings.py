@@ -41,7 +41,7 @@ def scheduled(cron, timezone="UTC"):
         (["interval: '%Y-%W'", "complete_intervals: true"], "", ["complete_intervals", "%G-W%V"]),
         (["format: delta", "timezone: UTC"], "", ["sources.events.timezone", "needs 'interval'"]),
         (["format: delta", "interval: '%Y'"], "", ["sources.events.interval", "Delta table has no intervals by name"]),
-        (["format: delta", "interval: {by: name}"], "", ["interval.by", "write {by: committed} or {by: partition}"]),
+        (["format: delta", "interval: {by: name}"], "", ["interval.by", "write {by: committed} or {by: partition} or"]),
         (
             ["interval: {by: committed}"],
             "",
@@ -56,6 +56,23 @@ def scheduled(cron, timezone="UTC"):
         ),
         (["format: delta", "interval: {by: committed, pattern: '%Y'}"], "", ["interval.pattern", "need no pattern"]),
         (["format: delta", "interval: {by: partition, column: day, pattern: '%d'}"], "", ["interval", "%d"]),
+        (["format: delta", "interval: {by: column, lateness: 2d}"], "", ["interval.column", "this key is missing"]),
+        (["format: delta", "interval: {by: column, column: day}"], "", ["interval.lateness", "this key is missing"]),
+        (
+            ["format: delta", "interval: {by: committed, lateness: 2d}"],
+            "",
+            ["interval.lateness", "only intervals by column"],
+        ),
+        (
+            ["format: delta", "interval: {by: column, column: a, lateness: 2d, pattern: '%Y-%m-%dT%H%M%S'}"],
+            "",
+            ["interval.pattern", "a second is too short"],
+        ),
+        (
+            ["format: delta", "interval: {by: column, column: a, lateness: 90d, pattern: '%Y-%m-%dT%H'}"],
+            "",
+            ["interval.lateness", "more than 1,000 periods of a hour"],
+        ),
         (["format: delta", "interval: {by: sometimes}"], "", ["interval.by", "sometimes"]),
         (["format: delta", "interval: {by: committed, zone: UTC}"], "", ["interval.zone", "unknown key"]),
         (

@@ -69,6 +69,7 @@ BLOCKS = {
         "$ headrace backfill shop --from 2026-03-02": f"{SHOP}::test_backfill_page_computes_a_day_again",
         "$ headrace branch promote shop": f"{SHOP}::test_backfill_page_computes_a_day_again",
         "$ headrace backfill flights": FLIGHTS_DAY,
+        "$ headrace backfill bronze": "unit/cli/test_chain_of_jobs.py::test_two_commands_correct_the_chain",
         "$ headrace branch promote flights": FLIGHTS_DAY,
         "job        0 ---": DRAWING,
     },

@@ -197,6 +197,8 @@ def differing_days(model, job, position):
 
 
 STEPS = st.lists(st.none() | st.integers(1, 30), max_size=6)
+STEPS_OF_DAYS = st.lists(st.none() | st.sampled_from([24, 48]), max_size=6)
+"""Steps that do not cut through the files of days, unless a caught-up run ended within one."""
 
 
 def take_steps(job, steps):
@@ -237,10 +239,11 @@ def assert_backfill_changes_nothing(job):
 @given(
     hours=st.lists(st.lists(HOURS, min_size=1, max_size=4).map(sorted), min_size=2, max_size=2),
     of_folder=st.lists(st.integers(0, END - 1), max_size=3, unique=True),
-    batches=st.integers(1, 4),
+    steps=STEPS,
+    steps_of_days=STEPS_OF_DAYS,
     limit=st.sampled_from([1, 16]),
 )
-def test_sources_that_meet_are_followed(hours, of_folder, batches, limit):
+def test_sources_that_meet_are_followed(hours, of_folder, steps, steps_of_days, limit):
     tables, sources = [DatedTable(), DatedTable()], {}
     for number, written in enumerate(tables):
         own = {"format": "delta", "path": written.path, "interval": {"by": "committed"}}
@@ -255,8 +258,7 @@ def test_sources_that_meet_are_followed(hours, of_folder, batches, limit):
         row = Row("a", Timestamp(day * DAY), f"folder {day}", 1)
         job.harness.feed("files", [row], file=f"{day_of(day)}.parquet")
     job.interval(days(-2, 0))
-    for _ in range(batches):
-        job.run(max_batches=1)
+    take_steps(job, steps_of_days if of_folder else steps)
     assert_backfill_changes_nothing(job)
     job.run()
     assert_backfill_changes_nothing(job)

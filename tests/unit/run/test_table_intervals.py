@@ -680,3 +680,18 @@ def test_start_to_come_waits_and_loses_nothing(by_day):
     written.append_at(1.6, "a", "b", of=[1, 2])
     assert job.took_days(1) == (["a"] if by_day else ["a", "b"])
     assert job.took_days(2) == (["b"] if by_day else [])
+
+
+def test_backfill_repeats_empty_intervals_where_sources_meet():
+    one, other = DatedTable(), DatedTable()
+    one.append_at(0.5, "a")
+    other.append_at(0.6, rows=table("b"))
+    more = {"format": "delta", "path": other.path, "interval": {"by": "committed"}}
+    job = IntervalJob(one, "more")
+    job.others.append(other)
+    job.harness.change(job={"sources": {"rows": {**more, "path": one.path}, "more": more}})
+    for number in range(4):
+        job.days(number)
+    before = job.arrived()
+    assert job.backfill(days(0)).outcome.value == "promoted"
+    assert (job.arrived(), job.last.interval_end) == (before, at(4))

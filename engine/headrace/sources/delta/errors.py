@@ -178,6 +178,13 @@ class DeltaErrors:
             f"{version}. Nothing was taken in. Correct sources.{self.source}.interval.column, or write interval: {{by: committed}}."
         )
 
+    def no_column_of_times(self, version: int, column: str, kind: str | None) -> SourceError:
+        """Return the error for a table without the column of the source's intervals, or whose column has no times."""
+        what = "has no such column" if kind is None else f"has {kind} values there, where DATE or TIMESTAMP is needed,"
+        return SourceError(
+            f"source '{self.source}': its intervals are by column '{column}', and {self.config.path} {what} at version {version}. Nothing was taken in. Correct sources.{self.source}.interval.column, or write interval: {{by: committed}}."
+        )
+
     def no_interval(self, version: int, path: str, why: str) -> SourceError:
         """Return the error for a file whose partition value names no interval."""
         key = f"sources.{self.source}"

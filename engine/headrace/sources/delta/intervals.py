@@ -1,12 +1,14 @@
-"""Intervals of a table's files: by the commit times of its versions, or by the values of a partition column.
+"""Intervals of a table's files: by the commit times of its versions, by the values of a partition column, or by those of any column of times.
 
 Which interval a file has depends on the table alone, never on when a run looked:
 
     by: committed    the time of its version's commit. Times of versions never go back: as for Delta's time travel, a commit whose clock
                      was behind counts as a millisecond after the one before it. A time is recorded when a checkpoint first sees it
     by: partition    the period that the value of its partition column names
+    by: column       the period of the row's time in the column. A row that came more than the `lateness` behind its period counts for the one that
+                     was that long before its commit, and a row ahead of its commit for that of the commit. So a file is one part for each period
 
-A commit that is passed over (`on_change`) rewrites intervals: those of the partitions in which it removes or rewrites rows. Such an interval is taken
+By partition, a commit that is passed over (`on_change`) rewrites intervals: those of the partitions in which it removes or rewrites rows. Such an interval is taken
 in as the last version has it; if it was taken in before, the commit is late.
 
 A run of an interval takes in the files of the interval, in the order (interval, version, path). A file that comes to an interval which was taken in
@@ -18,17 +20,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
+
+import numpy as np
 
 from headrace import clock
 from headrace.config import IntervalOptions, SourceConfig
 from headrace.errors import ConfigError, IntervalError, SourceError
 from headrace.sources.delta.errors import DeltaErrors
-from headrace.sources.delta.names import REWRITTEN, kind_of, start_of, version_of
+from headrace.sources.delta.names import MOVED, REWRITTEN, kind_of, start_of, version_of
+from headrace.sources.delta.rows import Times, Within
 from headrace.sources.interval import Interval, timestamp_text
 from headrace.sources.position import LateFile, SourceFacts, TablePosition, digest
 from headrace.sources.source import SourceFile, TakenIn, Want
 from headrace.storage.delta_log import DeltaCommit, LoggedFile, TableState
+from headrace.storage.delta_schema import TIMES
 
 _MOST_AHEAD: Final = timedelta(days=1) // timedelta(milliseconds=1)
 """How far a commit time may lie ahead of this machine's clock (ms): behind it, all later commits would have times as wrong."""
@@ -37,24 +43,35 @@ _CLOCKS_APART: Final = 60_000
 """Distance (ms) of clocks at which an interval counts as over. Commits of its last seconds may be late, then."""
 
 
-class NoInterval(NamedTuple):
-    """Reason why a file has no interval."""
+class Part(NamedTuple):
+    """Rows of a file that have one interval."""
 
-    why: str
+    start: int | None = None
+    """Start of the interval (ms), which the name has; None where the version alone gives it."""
+    within: Within | None = None
+    """Rows of the part; None: all rows of the file."""
+    bounds: str = ""
+    """End of the kind in the name: which times the part has beside those of its interval."""
+    problem: str | None = None
+    """Why the file has no interval, if so."""
 
 
 class TableIntervals(Protocol):
     """Rule by which the files of a table have intervals."""
 
+    starts_in_names: ClassVar[bool]
+    """The names of files begin with the start of their interval, so they are not in the order of versions."""
+    are_rewritten: ClassVar[bool]
+    """A commit that is passed over rewrites some intervals; else it is passed over in all of them."""
+    splits_files: ClassVar[bool]
+    """A file can have rows of several intervals."""
+
     def look(self, taken_in: TakenIn, first: int) -> None:
         """Begin to look at the table's versions, from the `first` one that was not taken in."""
         ...
 
-    def start_in_name(self, version: int, file: LoggedFile, state: TableState) -> int | NoInterval | None:
-        """Return the start of a file's interval (ms), or why it has none; None where the version alone gives it.
-
-        Raises `SourceError` for a table that cannot have such intervals.
-        """
+    def parts(self, version: int, file: LoggedFile, state: TableState) -> Sequence[Part]:
+        """Return the parts of a file by their intervals. Raises `SourceError` for a table that cannot have such intervals."""
         ...
 
     def interval_of(self, name: str) -> Interval | None:
@@ -78,18 +95,34 @@ class TableIntervals(Protocol):
         ...
 
 
+ReadTimes = Callable[[int, LoggedFile, TableState, str, str], Times | None]
+"""Reads the times of the counting rows of a version's file in a column, by a time zone; None for a file that goes to the quarantine.
+
+Raises `SourceError` for any other file that cannot be read."""
+
+
 def intervals_of_table(
-    config: SourceConfig, errors: DeltaErrors, commit: Callable[[int], DeltaCommit]
+    config: SourceConfig, errors: DeltaErrors, commit: Callable[[int], DeltaCommit], times: ReadTimes
 ) -> TableIntervals | None:
     """Return the intervals of a source's table; None if its files have none. `commit` reads a version, and raises `SourceError`."""
     own = config.intervals
     if own is None:
         return None
-    return CommitIntervals(config, errors, commit) if own.by == "committed" else PartitionIntervals(config, errors, own)
+    if own.by == "partition":
+        return PartitionIntervals(config, errors, own)
+    return (
+        CommitIntervals(config, errors, commit)
+        if own.by == "committed"
+        else ColumnIntervals(config, errors, commit, times)
+    )
 
 
 class CommitIntervals:
     """Intervals by the commit times of versions."""
+
+    starts_in_names: ClassVar[bool] = False
+    are_rewritten: ClassVar[bool] = False
+    splits_files: ClassVar[bool] = False
 
     def __init__(self, config: SourceConfig, errors: DeltaErrors, commit: Callable[[int], DeltaCommit]) -> None:
         """Keep the arguments; read nothing yet."""
@@ -101,14 +134,14 @@ class CommitIntervals:
         """Begin at the `first` version, with the times that checkpoints have recorded."""
         self._first, self._times = first, dict(taken_in.commit_times)
 
-    def start_in_name(
+    def parts(
         self,
         version: int,  # noqa: ARG002 - for intervals by columns
         file: LoggedFile,  # noqa: ARG002 - as above
         state: TableState,  # noqa: ARG002 - as above
-    ) -> int | NoInterval | None:
-        """Return None: the version gives the interval."""
-        return None
+    ) -> Sequence[Part]:
+        """Return the whole file: the version gives the interval."""
+        return (Part(),)
 
     def interval_of(self, name: str) -> Interval | None:
         """Return the millisecond of the commit."""
@@ -178,8 +211,116 @@ class CommitIntervals:
         return time if before is None else max(time, before + 1)
 
 
+class ColumnIntervals(CommitIntervals):
+    """Intervals by the values of a column of times, as far as commits may lie behind them."""
+
+    starts_in_names = True
+    splits_files = True
+
+    def __init__(
+        self, config: SourceConfig, errors: DeltaErrors, commit: Callable[[int], DeltaCommit], times: ReadTimes
+    ) -> None:
+        """Keep the arguments; read nothing yet."""
+        super().__init__(config, errors, commit)
+        own, pattern = config.intervals, config.pattern
+        assert own is not None and own.column is not None and own.lateness is not None  # noqa: S101, PT018 - the job's file was checked
+        assert pattern is not None  # noqa: S101 - as above
+        self._column, self._pattern, self._read_times = own.column, pattern, times
+        self._lateness = own.lateness // timedelta(milliseconds=1)
+
+    def parts(self, version: int, file: LoggedFile, state: TableState) -> Sequence[Part]:
+        """Return a part for each period of which the file has rows. Raises `SourceError` for a table without such a column."""
+        if (problem := self.problem(version, state)) is not None:
+            raise problem
+        starts = [*self._starts(self.time_of(version))]
+        times = self._read_times(version, file, state, self._column, self._pattern.zone.key)
+        if times is None:
+            return (Part(problem=f"its column {self._column}, which gives the intervals of its rows, cannot be read"),)
+        places = np.searchsorted(np.array(starts[1:], np.int64), times.values, side="right")
+        return [
+            self._part(starts[place], is_first=place == 0, is_last=place == len(starts) - 1)
+            for place in np.unique(np.where(times.known, places, 0)).tolist()
+        ]
+
+    def problem(self, version: int, state: TableState) -> SourceError | None:
+        """Return the error for a version of the table that does not have the column, or another type of it; None without one."""
+        column = next((own for own in state.columns if own.name == self._column), None)
+        if column is not None and column.type in {*TIMES, "date"}:
+            return None
+        return self._errors.no_column_of_times(version, self._column, None if column is None else column.type)
+
+    def _starts(self, committed: int) -> Iterator[int]:
+        """Yield the starts of the periods for which rows of a commit can count (ms)."""
+        start, end = self._pattern.period_at(committed - self._lateness)
+        yield start
+        while end <= committed:
+            start, end = self._pattern.period_at(end)
+            yield start
+
+    def _part(self, start: int, *, is_first: bool, is_last: bool) -> Part:
+        end = self._pattern.period_at(start)[1]
+        within = Within(self._column, self._pattern.zone.key, None if is_first else start, None if is_last else end)
+        return Part(start, within, _BOUNDS[is_first, is_last])
+
+    def part_named(self, name: str) -> Part:
+        """Return the part that a file's name stands for."""
+        start = start_of(name)
+        if start is None:
+            return Part()
+        bounds = kind_of(name).partition("-")[2]
+        return self._part(start, is_first=bounds in {"early", "any"}, is_last=bounds in {"late", "any"})
+
+    def interval_of(self, name: str) -> Interval | None:
+        """Return the period whose start is in the name."""
+        start = start_of(name)
+        return None if start is None else Interval(*self._pattern.period_at(start))
+
+    def is_behind(self, version: int, interval: Interval) -> bool:
+        """Return whether a version was committed so late after an interval's end that its rows count for later ones."""
+        late = Interval(interval.start + self._lateness, interval.end + self._lateness)
+        return super().is_behind(version, late)
+
+    def check(self, want: Want) -> None:
+        """Raise `ConfigError` for a run without an interval, or with one that cuts through a period; `IntervalError` while rows may come to it."""
+        source, wanted = self._errors.source, want.interval
+        if wanted is None:
+            raise without_interval(source, "column", "rows of a period may come until its lateness has passed")
+        if want.until is not None:
+            return
+        if not self._pattern.is_whole(wanted.start, wanted.end):
+            cut = next(time for time in (wanted.start, wanted.end) if self._pattern.period_at(time)[0] != time)
+            msg = (
+                f"source '{source}': interval {wanted} cuts through {Interval(*self._pattern.period_at(cut))}, a period of its column {self._column} "
+                f"({self._pattern.text} in {self._pattern.zone.key}). Nothing was taken in. Cut the schedule like the periods: "
+                f"sources.{source}.interval.pattern is their length, sources.{source}.timezone their zone."
+            )
+            raise ConfigError(msg)
+        if wanted.end + self._lateness > clock.now() + _CLOCKS_APART:
+            msg = (
+                f"source '{source}': rows of interval {wanted} may come until {timestamp_text(wanted.end + self._lateness)} (interval.lateness). "
+                "Nothing was taken in. Run it then."
+            )
+            raise IntervalError(msg)
+
+
+_BOUNDS: Final = {(False, False): "", (True, False): "-early", (False, True): "-late", (True, True): "-any"}
+"""Ends of kinds, by whether a part is that of the first and of the last period for which a commit's rows can count."""
+
+
+def without_interval(source: str, by: str, why: str) -> ConfigError:
+    """Return the error for a run without an interval of a source that needs one."""
+    return ConfigError(
+        f"source '{source}' has intervals by {by}, and a run must say which it takes in: {why}. Nothing was taken in. "
+        "Use --mode interval, or mode: interval in the job's file."
+    )
+
+
 class PartitionIntervals:
     """Intervals by the values of a partition column."""
+
+    starts_in_names: ClassVar[bool] = True
+    are_rewritten: ClassVar[bool] = True
+    splits_files: ClassVar[bool] = False
 
     def __init__(self, config: SourceConfig, errors: DeltaErrors, own: IntervalOptions) -> None:
         """Keep the arguments; read nothing yet."""
@@ -190,8 +331,8 @@ class PartitionIntervals:
     def look(self, taken_in: TakenIn, first: int) -> None:
         """Do nothing: values do not depend on what was taken in."""
 
-    def start_in_name(self, version: int, file: LoggedFile, state: TableState) -> int | NoInterval | None:
-        """Return the start of the period that the file's value names. Raises `SourceError` for a table without the column."""
+    def parts(self, version: int, file: LoggedFile, state: TableState) -> Sequence[Part]:
+        """Return the whole file, with the period that its value names. Raises `SourceError` for a table without the column."""
         column = next((own for own in state.columns if own.name == self._column), None)
         if column is None or self._column not in state.partition_columns:
             raise self._errors.no_partition_column(version, self._column, state.partition_columns)
@@ -202,10 +343,9 @@ class PartitionIntervals:
             period = None
         if period is None:
             value = "null" if text is None else f"'{text}'"
-            return NoInterval(
-                f"{self._column} is {value}, which names no interval by the pattern '{self._pattern.text}'"
-            )
-        return period[0]
+            why = f"{self._column} is {value}, which names no interval by the pattern '{self._pattern.text}'"
+            return (Part(problem=why),)
+        return (Part(period[0]),)
 
     def interval_of(self, name: str) -> Interval | None:
         """Return the period whose start is in the name."""
@@ -223,11 +363,8 @@ class PartitionIntervals:
     def check(self, want: Want) -> None:
         """Raise `ConfigError` for a run without an interval: rows come to the partitions of a day as long as the day lasts, and longer."""
         if want.interval is None:
-            msg = (
-                f"source '{self._errors.source}' has intervals by partition, and a run must say which it takes in: later rows of a partition that was "
-                "taken in are late. Nothing was taken in. Use --mode interval, or mode: interval in the job's file."
-            )
-            raise ConfigError(msg)
+            why = "later rows of a partition that was taken in are late"
+            raise without_interval(self._errors.source, "partition", why)
 
     def new_times(self, want: Want, reached: int) -> Iterable[tuple[int, int]]:  # noqa: ARG002 - as above
         """Return nothing: commit times do not count."""
@@ -278,7 +415,7 @@ def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, interval
         _refuse_gap([own for own in on_time if own.interval.start < wanted.start], wanted)
     taken = [own for own in on_time if _is_wanted(own, since, want)]
     left = [own for own in on_time if not _is_wanted(own, since, want)]
-    rewritten = frozenset(own.interval.start for own in taken if kind_of(own.file.name) == REWRITTEN)
+    rewritten = frozenset(own.interval.start for own in taken if kind_of(own.file.name) in {REWRITTEN, MOVED})
     return Division(
         (
             *(file for file in without if version_of(file.name) > known and file.name not in since.begun),
@@ -287,7 +424,9 @@ def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, interval
         tuple(
             LateFile(file.name, interval.start, interval.end)
             for file, interval in behind
-            if version_of(file.name) > known and interval.start >= want.taken_in.beginning
+            if version_of(file.name) > known
+            and interval.start >= want.taken_in.beginning
+            and kind_of(file.name) != MOVED
         ),
         tuple(own.file for own in left if wanted is not None and own.interval.start >= wanted.end),
         tuple(own.file for own in left),

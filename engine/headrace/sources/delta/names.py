@@ -4,6 +4,9 @@ Versions have 20 digits, as in Delta's log, and starts have the same length, so 
 
     00000000000000000007/add/part-00000.parquet
     2026-03-02T000000.000Z/00000000000000000007/add/day=2026-03-02/part-00000.parquet
+
+A kind ends with what else the part of a file has beside the rows of its interval, where a column gives the intervals: `add-early` also has
+earlier times and nulls, `add-late` later times, `add-any` both.
 """
 
 from __future__ import annotations
@@ -15,11 +18,14 @@ from typing import Final
 REWRITTEN: Final = "rewrite"
 """Kind of what stands for a commit that was passed over, in each interval of which it removed or rewrote rows. It has no rows."""
 
+MOVED: Final = "move"
+"""Kind of what stands for a commit that was passed over, in each interval of which it wrote the rows into other files. It has no rows."""
+
 SNAPSHOT: Final = "snapshot"
 """Kind of the files of a version that is taken in as a whole."""
 
 _START_TEXT: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}\.[0-9]{3}"
-_NAME: Final = re.compile(rf"(?:{_START_TEXT}Z/)?([0-9]{{1,20}})/(?:([^/]+)/.*)?", re.DOTALL)
+_NAME: Final = re.compile(rf"(?:{_START_TEXT}Z/)?([0-9]{{1,20}})/(?:([^/]+)/(.*))?", re.DOTALL)
 _IN_INTERVAL: Final = re.compile(rf"({_START_TEXT})Z(?:/.*)?", re.DOTALL)
 _START: Final = "%Y-%m-%dT%H%M%S.%f"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -52,6 +58,12 @@ def kind_of(name: str) -> str:
     """Return the kind in the name of a table's file: appended rows, a snapshot, or one side of changes."""
     match = _NAME.fullmatch(name)
     return "" if match is None else match[2] or ""
+
+
+def path_of(name: str) -> str:
+    """Return the path in the table's folder in the name of a table's file."""
+    match = _NAME.fullmatch(name)
+    return "" if match is None else match[3] or ""
 
 
 def start_of(name: str) -> int | None:

@@ -14,8 +14,14 @@ def is_rewrite(commit: DeltaCommit) -> bool:
     return bool(commit.dropped) or (commit.is_restore and bool(commit.appended))
 
 
-def is_passed_over(commit: DeltaCommit, policy: str) -> bool:
-    """Return whether a source with this `on_change` passes over a commit as a whole."""
+def is_passed_over(commit: DeltaCommit, policy: str, *, reads_changes: bool = False) -> bool:
+    """Return whether a source with this `on_change` passes over a commit as a whole.
+
+    Whatever that says, it passes over the promotions of the job that writes the table: backfills take in what they corrected. A source that
+    reads changes takes them in at once.
+    """
+    if commit.correction is not None and not (reads_changes or policy == "as_changes"):
+        return True
     if policy == "skip":
         return is_rewrite(commit)
     return policy == "skip_deletes" and is_rewrite(commit) and _is_deletion(commit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -44,6 +44,32 @@ class PartitionValue(msgspec.Struct, frozen=True):
     text: str | None
 
 
+class Within(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Rows whose time in a column lies from `start` to `end` (ms, exclusive). None: without a bound; without a `start`, nulls count too."""
+
+    column: str
+    zone: str
+    """Time zone of dates, and of timestamps without a zone."""
+    start: int | None = None
+    end: int | None = None
+
+    def counts(self, times: Times) -> npt.NDArray[np.bool_]:
+        """Return for each row whether it counts."""
+        counts = times.known.copy()
+        if self.start is not None:
+            counts &= times.values >= self.start
+        if self.end is not None:
+            counts &= times.values < self.end
+        return counts | ~times.known if self.start is None else counts
+
+
+class Times(NamedTuple):
+    """Time of each row in a column (ms), and whether it has one."""
+
+    values: npt.NDArray[np.int64]
+    known: npt.NDArray[np.bool_]
+
+
 class DeltaRows(msgspec.Struct, frozen=True, omit_defaults=True):
     """Facts about a file's rows that are in the table's log.
 
@@ -63,6 +89,8 @@ class DeltaRows(msgspec.Struct, frozen=True, omit_defaults=True):
     """If given, only these rows count."""
     net: Ranges | None = None
     """If given, only these rows count: they have changed on balance, and others of the file have not."""
+    within: Within | None = None
+    """If given, only these rows count."""
     problem: str | None = None
     """If given, why none of the rows can be taken in."""
 
@@ -82,7 +110,7 @@ class DeltaRows(msgspec.Struct, frozen=True, omit_defaults=True):
 
         Raises `OSError` and `DamagedFileError` where a deletion vector cannot be read.
         """
-        if self.vector is None and self.only is None and self.net is None:
+        if self.vector is None and self.only is None and self.net is None and self.within is None:
             return None
         mask = np.full(rows, self.only is None and self.net is None)
         for first, end in self.net or ():
@@ -91,6 +119,8 @@ class DeltaRows(msgspec.Struct, frozen=True, omit_defaults=True):
             mask[self._rows(self.only, storage, rows)] = True
         if self.vector is not None:
             mask[self._rows(self.vector, storage, rows)] = False
+        if self.within is not None:
+            mask &= self.within.counts(column_times(storage, self, self.within.column, self.within.zone))
         return mask
 
     def _rows(self, vector: DeletionVector, storage: Storage, rows: int) -> npt.NDArray[np.int64]:
@@ -171,6 +201,37 @@ def _widened(table: pa.Table, times: Collection[str]) -> pa.Table:
         if field.name in times and pa.types.is_date(field.type):
             table = table.set_column(place, field.name, table.column(place).cast(pa.timestamp("us")))
     return table
+
+
+def column_times(place: Storage, delta: DeltaRows, name: str, zone: str) -> Times:
+    """Return the times that the rows of a file have in a column, also of rows that do not count. Dates are midnights in the zone.
+
+    Raises one of `headrace.sources.folder.format.UNREADABLE`, also for a column of another type.
+    """
+    every = msgspec.structs.replace(delta, vector=None, only=None, net=None, within=None, side=None, kind=None)
+    values = read_rows(place, every, [name])[name].combine_chunks()
+    column = next((own for own in delta.columns if own.name == name), DeltaColumn(name))
+    return _times_of(values, column, zone)
+
+
+def _times_of(values: Any, column: DeltaColumn, zone: str) -> Times:
+    known: npt.NDArray[np.bool_] = values.is_valid().to_numpy(zero_copy_only=False)
+    if pa.types.is_null(values.type):
+        return Times(np.zeros(len(values), np.int64), known)
+    if pa.types.is_date(values.type):
+        values = values.cast(pa.timestamp("ms"))
+    if not pa.types.is_timestamp(values.type):
+        msg = f"column {column.name} has the type {values.type} in the file: a time was expected"
+        raise pa.ArrowInvalid(msg)
+    if values.type.tz is None and column.type != "timestamp":
+        values = pc.assume_timezone(values, zone, ambiguous="earliest", nonexistent="latest")
+    per = _UNITS[values.type.unit]
+    numbers: npt.NDArray[np.int64] = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return Times(numbers * 1000 if per == 1 else numbers // (per // 1000), known)
+
+
+_UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+"""Number of units in a second."""
 
 
 def row_count(place: Storage, delta: DeltaRows) -> int:

@@ -7,9 +7,9 @@ before inserts and post-images (`plus`). Arrival order does not depend on the fi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import ClassVar, Final, NamedTuple, Self, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -21,7 +21,8 @@ from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.records.source_columns import EventTimeLimit
 from headrace.sources.delta.errors import DeltaErrors
 from headrace.sources.delta.intervals import (
-    NoInterval,
+    ColumnIntervals,
+    Part,
     TableIntervals,
     divide,
     intervals_of_table,
@@ -29,10 +30,20 @@ from headrace.sources.delta.intervals import (
     known_version,
     late_error,
 )
-from headrace.sources.delta.names import REWRITTEN, SNAPSHOT, end_place, file_name, kind_of, start_of, version_of
+from headrace.sources.delta.names import (
+    MOVED,
+    REWRITTEN,
+    SNAPSHOT,
+    end_place,
+    file_name,
+    kind_of,
+    path_of,
+    start_of,
+    version_of,
+)
 from headrace.sources.delta.net_changes import ChangedFile, net_changes
 from headrace.sources.delta.policy import is_passed_over, is_rewrite
-from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, row_count, source_rows
+from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, Times, column_times, row_count, source_rows
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
@@ -56,6 +67,8 @@ from headrace.storage.schemes import place_of
 from headrace.storage.storage import Storage
 from headrace.storage.table import TableMissingError
 from headrace.tables.folder import JobFolder
+
+T = TypeVar("T")
 
 APPENDED: Final = "add"
 _MINUS: Final[Side] = "minus"
@@ -105,7 +118,7 @@ class DeltaSource(Source):
         self._errors = DeltaErrors(source.name, config, job)
         self._files: dict[tuple[int, bool], list[SourceFile]] = {}
         self._passed_over: dict[int, PassedVersion] = {}
-        self._intervals = intervals_of_table(config, self._errors, self._commit)
+        self._intervals = intervals_of_table(config, self._errors, self._commit, self._times)
         self._later: Sequence[SourceFile] = ()
 
     @staticmethod
@@ -195,8 +208,10 @@ class DeltaSource(Source):
         parts = divide(new, since, want, intervals)
         if parts.rewritten:
             parts = parts.with_files(self._files_now(versions, parts.rewritten))
-        if parts.late and self._config.on_changed_file == "fail" and not self._is_branch:
-            raise late_error(self._errors, parts.late)
+        passed = tuple(self._with_corrector(file) for file in parts.late)
+        stopping = [file for file in passed if file.corrected_by is None]
+        if stopping and self._config.on_changed_file == "fail" and not self._is_branch:
+            raise late_error(self._errors, stopping)
         self._later = (*parts.taken, *parts.left)
         files = (*unread, *parts.taken)
         reached = parts.whole_up_to(listed)
@@ -206,18 +221,18 @@ class DeltaSource(Source):
             reached,
             place.snapshot,
             place.is_provisional,
-            () if self._by_column else self._passed_between(place.version, listed),
-            end_place(want.interval.end) if want.interval is not None and self._by_column else "",
+            () if intervals.are_rewritten else self._passed_between(place.version, listed),
+            end_place(want.interval.end) if want.interval is not None and intervals.starts_in_names else "",
             listed if parts.waiting else None,
-            parts.late,
+            passed,
             tuple(intervals.new_times(want, listed)),
         )
         return Ahead(want, files, files, reach)
 
-    @property
-    def _by_column(self) -> bool:
-        """Return whether the values of a column give the intervals: no version is passed over in all of them, then."""
-        return self._config.pattern is not None
+    def _with_corrector(self, late: LateFile) -> LateFile:
+        """Return a late file with the job whose promotion it stands for, if it stands for one."""
+        passed = self._passed_over.get(version_of(late.name)) if kind_of(late.name) == REWRITTEN else None
+        return late if passed is None else msgspec.structs.replace(late, corrected_by=passed.corrected_by)
 
     def _files_now(self, versions: range, starts: Collection[int]) -> list[SourceFile]:
         """Return the files that the last version has of intervals, by their starts."""
@@ -251,7 +266,8 @@ class DeltaSource(Source):
     def _check_order(self, since: SourceFacts) -> None:
         """Refuse to read on in another order than that in which the last version was read."""
         is_in_part = since.last != "" and version_of(since.last) > (since.version or 0)
-        if (start_of(since.last) is None and is_in_part) if self._by_column else start_of(since.last) is not None:
+        by_start = self._intervals is not None and self._intervals.starts_in_names
+        if (start_of(since.last) is None and is_in_part) if by_start else start_of(since.last) is not None:
             msg = (
                 f"source '{self._name}' was read in another order up to {since.last}: interval.by of its section has changed since. Nothing was taken "
                 f"in. Set it back, or begin a new job."
@@ -287,6 +303,9 @@ class DeltaSource(Source):
         except StoreError:
             return False  # the plan says so
 
+    def _passes_over(self, commit: DeltaCommit) -> bool:
+        return is_passed_over(commit, self._config.on_change, reads_changes=self._config.change_feed)
+
     def _is_skipped(self, version: int) -> bool:
         return self._config.skips(version)
 
@@ -296,6 +315,8 @@ class DeltaSource(Source):
         Raises `SourceError` where there is no table, or its log cannot be read.
         """
         versions = self._versions()
+        if isinstance(self._intervals, ColumnIntervals):
+            return {file.name: file for file in self._parts_named(self._intervals, names, versions)}
         files_by_name: dict[str, SourceFile] = {}
         for version, is_whole in sorted({(version_of(name), kind_of(name) == SNAPSHOT) for name in names}):
             if version in versions:
@@ -307,6 +328,19 @@ class DeltaSource(Source):
                 }
         return files_by_name
 
+    def _parts_named(self, intervals: ColumnIntervals, names: Collection[str], versions: range) -> Iterator[SourceFile]:
+        """Yield the parts of files with these names that exist. A name says which rows of its file the part has."""
+        for name in sorted(names):
+            if (version := version_of(name)) not in versions:
+                continue
+            appended = {logged.path: logged for logged in self._commit(version).appended}
+            if (logged := appended.get(path_of(name))) is None:
+                continue
+            part = intervals.part_named(name)
+            file = self._file(version, APPENDED, logged, self._guarded(version), part)
+            if file.name == name and self._storage.at(file.path).has():
+                yield file
+
     def within_limits(self, files: Sequence[SourceFile], rows_taken: int = 0) -> Sequence[SourceFile]:
         """Return the first files, as many as one micro-batch may take. A micro-batch may end within a version."""
         return first_files(files, self._config, self.rows, rows_taken)
@@ -316,28 +350,21 @@ class DeltaSource(Source):
 
         Raises `SourceError` for a missing file, and for an unreadable one unless `on_bad_file` is quarantine: then it counts 0.
         """
-        try:
-            return row_count(self._storage.at(file.path), _logged(file))
-        except FileNotFoundError as error:
-            raise self._errors.missing(version_of(file.name), file.path, error) from error
-        except UNREADABLE as error:
-            if self._config.on_bad_file == "quarantine" and is_damage(error):
-                return 0
-            raise unreadable(self._name, file.path, error) from error
+        place = self._storage.at(file.path)
+        rows = self._tried(version_of(file.name), file.path, lambda: row_count(place, _logged(file)))
+        return 0 if rows is None else rows
 
     def event_times(self, file: SourceFile, limit: EventTimeLimit | None = None) -> pa.Int64Array:
         """Return the event times of a file in arrival order (ms), null for a row that is refused, also one beyond the `limit`.
 
         Raises `SourceError` as `rows` does; all times of an unreadable file in quarantine are null.
         """
-        try:
+
+        def read() -> pa.Int64Array:
             return event_times_of(self.read(file, self._node, self._storage), self._node, limit)
-        except FileNotFoundError as error:
-            raise self._errors.missing(version_of(file.name), file.path, error) from error
-        except UNREADABLE as error:
-            if self._config.on_bad_file == "quarantine" and is_damage(error):
-                return pa.nulls(self.rows(file), pa.int64())
-            raise unreadable(self._name, file.path, error) from error
+
+        times = self._tried(version_of(file.name), file.path, read)
+        return pa.nulls(self.rows(file), pa.int64()) if times is None else times
 
     def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:
         """Return the facts after these files."""
@@ -410,7 +437,10 @@ class DeltaSource(Source):
             return
         column = None if self._config.intervals is None else self._config.intervals.column
         partitioned_by = self._guarded(latest).partition_columns
-        if column is not None and column not in partitioned_by:
+        if column is not None and isinstance(self._intervals, ColumnIntervals):
+            if (problem := self._intervals.problem(latest, self._guarded(latest))) is not None:
+                yield str(problem)
+        elif column is not None and column not in partitioned_by:
             yield str(self._errors.no_partition_column(latest, column, partitioned_by))
         schema = self._guarded(latest).schema
         own = (CHANGE_TYPE,) if self._config.gives_changes else ()
@@ -469,12 +499,14 @@ class DeltaSource(Source):
             if version == snapshot:
                 whole = self._log.files(version)
                 problem = self._errors.of_snapshot(version, state, whole)
-                files = (
-                    [] if problem is not None else [self._file(version, SNAPSHOT, logged, state) for logged in whole]
-                )
+                files = [
+                    file
+                    for logged in (whole if problem is None else ())
+                    for file in self._in_parts(version, SNAPSHOT, logged, state)
+                ]
             else:
                 commit = self._log.commit(version)
-                if checked and is_passed_over(commit, self._config.on_change):
+                if checked and self._passes_over(commit):
                     self._passed_over[version] = _passed_version(commit)
                     return [*self._rewritten(commit, state)]
                 problem = self._errors.of_commit(commit, state, taken_in)
@@ -490,41 +522,73 @@ class DeltaSource(Source):
             self._files[version, version == snapshot] = files
         return files
 
-    def _start(self, version: int, logged: LoggedFile, state: TableState) -> tuple[int | None, str | None]:
-        """Return the start of a file's interval (ms) if its name has it, and why the file has to go to the quarantine, if it has.
+    def _in_parts(
+        self, version: int, kind: str, logged: LoggedFile, state: TableState, *, rows: DeltaRows | None = None
+    ) -> Iterator[SourceFile]:
+        """Yield a file of the table as files of the source, one for each interval of its rows. `rows` as in `_file`."""
+        for part in self._parts(version, logged, state):
+            yield self._file(version, kind, logged, state, part, rows=rows)
 
-        Raises `SourceError` for a file without an interval, unless bad files go to the quarantine.
-        """
-        start = None if self._intervals is None else self._intervals.start_in_name(version, logged, state)
-        if not isinstance(start, NoInterval):
-            return start, None
-        if self._config.on_bad_file == "fail":
-            raise self._errors.no_interval(version, logged.path, start.why)
-        return None, start.why
+    def _parts(self, version: int, logged: LoggedFile, state: TableState) -> Sequence[Part]:
+        """Return the parts of a file by their intervals. Raises `SourceError` for a file without one, unless bad files go to the quarantine."""
+        parts = (Part(),) if self._intervals is None else self._intervals.parts(version, logged, state)
+        problem = next((part.problem for part in parts if part.problem is not None), None)
+        if problem is not None and self._config.on_bad_file == "fail":
+            raise self._errors.no_interval(version, logged.path, problem)
+        return parts
+
+    def _times(self, version: int, logged: LoggedFile, state: TableState, column: str, zone: str) -> Times | None:
+        """Read the times of a file's counting rows in a column; None for an unreadable file in quarantine. Raises `SourceError` as `rows` does."""
+        path, facts = self._path_of(logged), self._facts_of(logged, state)
+
+        def read() -> Times:
+            times = column_times(self._storage.at(path), facts, column, zone)
+            counts = facts.counts(self._storage.at(path), len(times.values))
+            return times if counts is None else Times(times.values[counts], times.known[counts])
+
+        return self._tried(version, path, read)
+
+    def _tried(self, version: int, path: str, read: Callable[[], T]) -> T | None:
+        """Return what `read` returns; None for an unreadable file in quarantine. Raises `SourceError` for any other, and for a missing one."""
+        try:
+            return read()
+        except FileNotFoundError as error:
+            raise self._errors.missing(version, path, error) from error
+        except UNREADABLE as error:
+            if self._config.on_bad_file == "quarantine" and is_damage(error):
+                return None
+            raise unreadable(self._name, path, error) from error
 
     def _rewritten(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
         """Yield what stands for a commit that is passed over in each of the intervals that it rewrote, where columns give them."""
-        if not self._by_column or self._intervals is None:
+        if self._intervals is None or not self._intervals.are_rewritten:
             return
         files = (*commit.dropped, *commit.appended)
         if any(file.partition is None for file in files):
             raise self._errors.without_partition(commit.version)
-        starts = (self._start(commit.version, file, state)[0] for file in files)
-        for start in sorted({start for start in starts if start is not None}):
-            yield SourceFile(file_name(commit.version, REWRITTEN, commit.operation, start), self._config.path, 0)
+        correction = commit.correction
+        changed: dict[int | None, bool] = {}
+        for file in files:
+            has_changed = correction is None or correction.has_changed(_values(file, state))
+            for part in self._parts(commit.version, file, state):
+                changed[part.start] = changed.get(part.start, False) or has_changed
+        by = commit.operation if correction is None else f"promotion/{correction.job}"
+        for start in sorted(start for start in changed if start is not None):
+            name = file_name(commit.version, REWRITTEN if changed[start] else MOVED, by, start)
+            yield SourceFile(name, self._config.path, 0)
 
     def _of_commit(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
         if self._config.change_feed and commit.changes:
             for logged in commit.changes:
                 for side in (_MINUS, _PLUS):
-                    yield self._file(commit.version, side, logged, state, rows=DeltaRows(side=side))
+                    yield from self._in_parts(commit.version, side, logged, state, rows=DeltaRows(side=side))
         elif self._config.change_feed:
             yield from self._sides(commit, state)
         elif self._config.on_change == "as_changes" and is_rewrite(commit):
             yield from self._net(commit, state)
         else:
             for logged in commit.appended:
-                yield self._file(commit.version, APPENDED, logged, state)
+                yield from self._in_parts(commit.version, APPENDED, logged, state)
 
     def _sides(self, commit: DeltaCommit, after: TableState) -> Iterator[SourceFile]:
         """Yield the files of a commit's removed rows, with the columns that they had, and those of its added rows.
@@ -540,7 +604,7 @@ class DeltaSource(Source):
                 only = others[path].vector if path in others else None
                 if path not in others or only is not None:
                     rows = DeltaRows(kind=kind.symbol, only=only)
-                    yield self._file(commit.version, side, logged, state, rows=rows)
+                    yield from self._in_parts(commit.version, side, logged, state, rows=rows)
 
     def _before(self, commit: DeltaCommit, after: TableState) -> TableState:
         """Return the state before a commit. Raises `SourceError` where a commit describes the table anew, and the log does not say how it was."""
@@ -577,27 +641,38 @@ class DeltaSource(Source):
                 yield file._replace(name=name, facts=msgspec.Raw(msgspec.json.encode(rows)))
 
     def _file(
-        self, version: int, kind: str, logged: LoggedFile, state: TableState, *, rows: DeltaRows | None = None
+        self,
+        version: int,
+        kind: str,
+        logged: LoggedFile,
+        state: TableState,
+        part: Part,
+        *,
+        rows: DeltaRows | None = None,
     ) -> SourceFile:
-        """Return a file as a file of the source. `rows` has the facts that are not in the log; None: the rows are new."""
+        """Return a part of a file as a file of the source. `rows` has the facts that are not in the log; None: the rows are new."""
+        facts = self._facts_of(logged, state, rows)
+        facts = msgspec.structs.replace(facts, within=part.within, problem=part.problem)
+        name = file_name(version, f"{kind}{part.bounds}", logged.path, part.start)
+        return SourceFile(name, self._path_of(logged), 0, self._config.format, msgspec.Raw(msgspec.json.encode(facts)))
+
+    def _facts_of(self, logged: LoggedFile, state: TableState, rows: DeltaRows | None = None) -> DeltaRows:
         columns = {column.name: column for column in state.columns}
         partition = tuple(
             PartitionValue(name, columns[name].type, (logged.partition or {}).get(columns[name].stored))
             for name in state.partition_columns
         )
         own = rows or DeltaRows(kind=RowKind.INSERT.symbol if self._config.gives_changes else None)
-        facts = msgspec.structs.replace(
+        return msgspec.structs.replace(
             own,
             columns=state.in_files,
             partition=partition,
             vector=logged.vector,
             table="" if logged.vector is None and own.only is None else self._config.path,
         )
-        start, problem = self._start(version, logged, state)
-        facts = msgspec.structs.replace(facts, problem=problem)
-        name = file_name(version, kind, logged.path, start)
-        path = place_of(logged.path, self._config.path) or logged.path
-        return SourceFile(name, path, 0, self._config.format, msgspec.Raw(msgspec.json.encode(facts)))
+
+    def _path_of(self, logged: LoggedFile) -> str:
+        return place_of(logged.path, self._config.path) or logged.path
 
     # ------------------------------------------------------------------------------------------------------ position
 
@@ -654,8 +729,11 @@ class DeltaSource(Source):
             raise self._damaged(version, error) from error
         kind = kind_of(file)
         is_net = self._config.on_change == "as_changes" and is_rewrite(commit) and not self._config.change_feed
-        is_same = (kind.endswith(_NET), kind == APPENDED) == (is_net, not (is_net or self._config.change_feed))
-        if not is_same or is_passed_over(commit, self._config.on_change):
+        is_same = (kind.endswith(_NET), kind.partition("-")[0] == APPENDED) == (
+            is_net,
+            not (is_net or self._config.change_feed),
+        )
+        if not is_same or self._passes_over(commit):
             msg = (
                 f"source '{self._name}': 'change_feed' or 'on_change' has changed while version {version} of {self._config.path} was "
                 "read in part. Nothing was taken in. Set it back until the version is read, then change it."
@@ -682,9 +760,15 @@ def _logged(file: SourceFile | InputFile) -> DeltaRows:
 
 
 def _passed_version(commit: DeltaCommit) -> PassedVersion:
-    return PassedVersion(
-        commit.version, commit.operation or "unknown", len(commit.dropped) or len(commit.appended), commit.timestamp
-    )
+    files, correction = len(commit.dropped) or len(commit.appended), commit.correction
+    by = None if correction is None else correction.job
+    return PassedVersion(commit.version, commit.operation or "unknown", files, commit.timestamp, by)
+
+
+def _values(file: LoggedFile, state: TableState) -> dict[str, str | None]:
+    """Return the values of partition columns by the names that the columns have in the table."""
+    stored = file.partition or {}
+    return {column.name: stored[column.stored] for column in state.columns if column.stored in stored}
 
 
 def _listed_late(file: LateFile) -> ListedFile:
@@ -694,4 +778,4 @@ def _listed_late(file: LateFile) -> ListedFile:
 def _is_known(own: ListedFile, known: int, reached: int | None) -> bool:
     """Return whether a file was taken in, or recorded as late: its version was looked at, and its interval was taken in."""
     is_taken_in = reached is not None and own.interval is not None and own.interval.start < reached
-    return is_taken_in and version_of(own.file.name) <= known
+    return is_taken_in and (version_of(own.file.name) <= known or kind_of(own.file.name) == MOVED)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import weakref
 from contextlib import contextmanager, nullcontext
 
 import hypothesis
@@ -13,6 +15,7 @@ from headrace.config import allow_scheme
 from headrace.state.backend import HashMapBackend
 from headrace.state.rocksdb import RocksDbBackend, StateCache
 from headrace.tables.folder import JobFolder
+from headrace.testing import PipelineHarness
 from headrace.testing._memory_disk import forget_disk
 from headrace.testing._memory_table import open_memory
 from tests.jobs.home import Home
@@ -20,7 +23,6 @@ from tests.jobs.quick_syncs import without_waiting
 from tests.unit.support.command_line import make_applications_once
 from tests.unit.support.committed_state import CommittedState, Memory
 from tests.unit.support.fuzzing import FACTOR
-from tests.unit.support.in_memory import tables_in_memory
 from tests.unit.support.memory_job import MemoryJob
 from tests.unit.support.purchase_job import put_on_object_store
 from tests.unit.support.s3 import object_store
@@ -64,6 +66,27 @@ def quick_syncs():
         yield
 
 
+@contextmanager
+def tables_in_memory():
+    """Let harnesses keep state and sinks in memory: commits to Delta tables are most of the time of a small job.
+
+    `storage/test_store_contract.py` holds both kinds of tables to one contract.
+    """
+    begin = PipelineHarness.__post_init__
+
+    def begin_in_memory(harness, now):
+        if harness.storage is None:
+            name = f"harness-{next(DISKS)}"
+            harness.storage = f"memory://{name}"
+            weakref.finalize(harness, forget_disk, name)
+        begin(harness, now)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PipelineHarness, "__post_init__", begin_in_memory)
+        yield
+
+
+DISKS = itertools.count(1)
 DELTA = {"commit", "edits", "sinks", "storage"}
 """Folders whose tests are about tables."""
 

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
 
 from headrace import clock
 from headrace.airflow._command import failure
-from headrace.airflow._difference_summary import summary
+from headrace.airflow._difference_summary import plan_text, summary
 from headrace.airflow._driver_operator import CommandFailed, DriverOperator
 from headrace.airflow._replay_requests import requested
 from headrace.airflow._results import SparkUiLink, write_note
@@ -39,8 +39,10 @@ class ReplayTask(DriverOperator):
 
     operator_extra_links: Collection[BaseOperatorLink] = (SparkUiLink(),)
 
-    def __init__(self, *, job: JobConfig, promote: Promote, only_open: bool = False, **kwargs: Any) -> None:
-        """Store the options. `promote` overrides the job's file."""
+    def __init__(
+        self, *, job: JobConfig, promote: Promote, only_open: bool = False, beyond_limits: bool = False, **kwargs: Any
+    ) -> None:
+        """Store the options. `promote` overrides the job's file. `beyond_limits`: a task before this one has asked a person."""
         words = [
             "backfill",
             job.job,
@@ -50,6 +52,7 @@ class ReplayTask(DriverOperator):
             "--only-open" if only_open else "--renew",
             option("run-id", RUN_ID),
             option("budget", f"{job.run.budget.total_seconds():.0f}s"),
+            *(["--beyond-limits"] if beyond_limits else []),
             "--limit=1",
         ]
         super().__init__(job=job, application_args=words, **kwargs)
@@ -72,7 +75,7 @@ class ReplayTask(DriverOperator):
         self.log.info(text)
         write_note(context, text, self.log)
         _refuse_unfinished(report)
-        return {**_without_values(report), "summary": text}
+        return {**_without_values(report), "plan": plan_text(report), "summary": text}
 
 
 def _refuse_unfinished(report: Mapping[str, Any]) -> None:

@@ -226,6 +226,12 @@ class ReplayConfig(Section, frozen=True, kw_only=True):
     follow: Literal["ask", "automatic", "never"] = "ask"
     """What a job does with a correction of its input by another job's promotion. ask: runs name it, until somebody starts the backfill. automatic: the run that has met it starts the backfill, or asks the replay DAG for it. never: `headrace status` lists it."""
 
+    max_calls: Whole | None = None
+    """Most calls to services that a backfill may expect by its plan. It begins beyond that only if a person allows it; null: any number."""
+
+    max_minutes: Count | None = None
+    """Most minutes likewise."""
+
     dag: bool = True
     """true: Airflow has a DAG JOB_replay. A run that was cleared or backfilled, or whose input has changed, registers an interval there that was taken in already. false: such runs fail."""
 

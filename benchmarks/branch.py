@@ -202,7 +202,7 @@ def main():
     parser.add_argument("--backend", default="hashmap")
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
-    with clock.installed(clock.VirtualClock(round(FIRST.timestamp() * 1000))):
+    with clock.installed(clock.VirtualClock(round((FIRST + timedelta(days=DAYS)).timestamp() * 1000))):
         figures = measured(options)
     report("branch", figures)
 

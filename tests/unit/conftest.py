@@ -87,8 +87,8 @@ def tables_in_memory():
 
 
 DISKS = itertools.count(1)
-DELTA = {"commit", "edits", "sinks", "storage"}
-"""Folders whose tests are about tables."""
+DELTA = {"cli", "commit", "docs", "edits", "readers", "sinks", "storage"}
+"""Folders whose tests are about tables, or show what people see of them."""
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from tests.jobs.home import PROJECT, PYTHONPATH
 from tests.jobs.weather import weather_service
@@ -39,6 +41,10 @@ class Flights:
     last: date
     environment: dict[str, str]
 
+    @property
+    def table(self) -> str:
+        return str(self.events.with_name("table"))
+
     def __call__(self, *words: str) -> str:
         command = [sys.executable, "-m", *words] if words[0] != HEADRACE else [sys.executable, "-c", MAIN, *words[1:]]
         done = subprocess.run(command, env=self.environment, cwd=self.home, capture_output=True, text=True, check=False)
@@ -49,7 +55,40 @@ class Flights:
 @pytest.fixture(scope="module")
 def flights(tmp_path_factory):
     """Return a project whose job has taken in three days; one of them was delivered half."""
-    home = tmp_path_factory.mktemp("flights")
+    with delivered_half(tmp_path_factory.mktemp("flights")) as run:
+        take_in_days(run)
+        yield run
+
+
+@pytest.fixture
+def flights_of_table(tmp_path):
+    """Return such a project whose job reads the events from a Delta table, with a partition for each day."""
+    with delivered_half(tmp_path) as run:
+        job = run.home / "conf" / "jobs" / "flights.yaml"
+        text = job.read_text().replace("format: parquet", "format: delta").replace("/flights/events", "/flights/table")
+        table = "interval: {by: partition, column: day}\n    on_change: skip"
+        job.write_text(re.sub(r'interval: "%Y-%m-%d".*', table, text))
+        for file in sorted(run.events.iterdir()):
+            write_deltalake(run.table, of_day(file), mode="append", partition_by=["day"])
+        take_in_days(run)
+        yield run
+
+
+def of_day(file):
+    """Return the rows of a file, with the day of its name."""
+    rows = pq.read_table(file)
+    return rows.append_column("day", pa.repeat(pa.scalar(file.stem), len(rows)))
+
+
+def take_in_days(run):
+    for day in (FIRST + timedelta(days=number) for number in range(DAYS)):
+        interval = (f"--interval-start={day}", f"--interval-end={day + timedelta(days=1)}")
+        run(HEADRACE, "run", "flights", "--runner=local", "--mode=interval", *interval)
+
+
+@contextmanager
+def delivered_half(home):
+    """Make a project in a folder, with the events of three days. One of them was delivered half; the whole file is in `whole`."""
     shutil.copytree(PROJECT / "conf", home / "conf")
     events = home / "var" / "data" / "flights" / "events"
     for folder in (events, home / "var" / "log", home / "whole"):
@@ -64,9 +103,6 @@ def flights(tmp_path_factory):
         noon = pa.scalar(datetime(2013, 1, 10, 12, tzinfo=UTC), rows["emitted_at"].type)
         is_late = pc.and_(pc.equal(rows["carrier"], "B6"), pc.greater_equal(rows["emitted_at"], noon))
         pq.write_table(rows.filter(pc.invert(is_late)), half_file)
-        for day in (FIRST + timedelta(days=number) for number in range(DAYS)):
-            interval = (f"--interval-start={day}", f"--interval-end={day + timedelta(days=1)}")
-            run(HEADRACE, "run", "flights", "--runner=local", "--mode=interval", *interval)
         yield run
 
 
@@ -109,6 +145,20 @@ def test_page_repairs_an_incomplete_day(flights):
     assert "waits for approval" in comparison
     assert "promotes branch 'backfill_20130110_20130111'" in " ".join(promotion.split())
     code, message = differences(flights)
+    assert code == 0, message
+
+
+def test_overwritten_partition_repairs_a_day(flights_of_table):
+    run = flights_of_table
+    whole = of_day(run.home / "whole" / f"{HALF}.parquet")
+    write_deltalake(run.table, whole, mode="overwrite", predicate=f"day = '{HALF}'")
+    (change,) = json.loads(run(HEADRACE, "backfill", "flights", "--pending", "--dry-run", "--json"))["changes"]
+    assert change["file"].startswith(f"{HALF}T000000.000Z/")
+    assert change["file"].endswith("/rewrite/WRITE")
+    promote = ("--promote", "automatic", "--runner", "local", "--json")
+    result = json.loads(run(HEADRACE, "backfill", "flights", "--pending", *promote))
+    assert (result["outcome"], result["from"]) == ("promoted", f"{HALF}T00:00:00Z")
+    code, message = differences(run)
     assert code == 0, message
 
 

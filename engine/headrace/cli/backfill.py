@@ -103,7 +103,8 @@ def backfill(
     result becomes live at once, by 'headrace branch promote', or not at all. If nothing differs, no approval is needed.
 
     With --pending, the interval is that of all days whose input has changed since the job took it in: corrected files, late rows, and what
-    a promotion of another job has corrected in a table that this one reads. Without such days nothing is done.
+    a promotion of another job has corrected in a table that this one reads. Without such days nothing is done. An open backfill goes on, or
+    is replaced by one for both, as with --renew.
 
     With --downstream, jobs of this home that read a sink of this job follow, one after the other, each with its own pending days, once
     the one before is promoted; and so on to the end of the chain. --promote counts for all of them.
@@ -124,7 +125,7 @@ def backfill(
     and sink disagree; 12 rows conflict over a primary key; 13 Spark died, or did not start: run again; 15 beyond its limits.
     """
     from headrace.run.backfill import BackfillRequest
-    from headrace.run.backfill_branches import default_name
+    from headrace.run.backfill_branches import default_name, name_of_open_backfill
     from headrace.run.options import RunOptions
 
     config = _with_policy(load(job, cluster), promote)
@@ -140,7 +141,10 @@ def backfill(
     if requested is None:
         content, blocks = nothing_pending(config, options)
     else:
-        request = BackfillRequest(config, requested, name or default_name(requested), renew, only_open)
+        known = name_of_open_backfill(config) if pending else None
+        request = BackfillRequest(
+            config, requested, name or known or default_name(requested), renew or pending, only_open
+        )
         if dry_run:
             return plan_report(request.config, request.plan())
         with _running(config, runner) as run_branch:

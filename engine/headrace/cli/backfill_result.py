@@ -31,19 +31,20 @@ def ended(request: BackfillRequest, options: RunOptions, run_branch: RunBranch, 
 
 
 def followed(config: JobConfig, options: RunOptions, run_branch: RunBranch, limit: int = 20) -> Ended:
-    """Compute the pending days of a job again, and return the end of that."""
+    """Compute the pending days of a job again, on the branch of an open backfill if there is one, and return the end of that."""
     from msgspec.structs import replace
 
     from headrace.commit.run_check import checked_plan
     from headrace.run.backfill import BackfillRequest
-    from headrace.run.backfill_branches import default_name
+    from headrace.run.backfill_branches import default_name, name_of_open_backfill
     from headrace.run.pending_corrections import changed_interval
 
     pending = changed_interval(config, checked_plan(config))
     if pending is None:
         return nothing_pending(config, options)
     own = replace(options, mode="auto", interval_start=None, interval_end=None, recompute=None, fill=False)
-    return ended(BackfillRequest(config, pending, default_name(pending), renews=True), own, run_branch, limit)
+    name = name_of_open_backfill(config) or default_name(pending)
+    return ended(BackfillRequest(config, pending, name, renews=True), own, run_branch, limit)
 
 
 def nothing_pending(config: JobConfig, options: RunOptions) -> Ended:

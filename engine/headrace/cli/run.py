@@ -15,9 +15,9 @@ import typer
 
 from headrace import clock
 from headrace.cli.arguments import REPORT_FILE, Branch, Cluster, Job, check_word, load, new_run_id, parsed_milliseconds
-from headrace.cli.backfill_result import followed
+from headrace.cli.backfill_result import Ended, followed
 from headrace.cli.branch import OtherPipeline, OtherSource, Setting, with_options
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, HeadraceError
 from headrace.report import Block, Fact, Report, Time, facts
 
 if TYPE_CHECKING:
@@ -289,11 +289,27 @@ def run(
     report = _run(config, options, runner, without_spark=without_spark)
     content, blocks = plain_report(report), [*_blocks(report, options)]
     if report.pending is not None and config.replay.follow == "automatic" and not no_follow:
-        run_job = run_function(config, runner)
-        with shown_events() as on_event:
-            content["backfill"], after = followed(config, options, lambda branch, wish: run_job(branch, wish, on_event))
+        content["backfill"], after = _follow(config, options, runner)
         blocks += after
     return Report(*facts(**content), *blocks)
+
+
+def _follow(config: JobConfig, options: RunOptions, runner: str | None) -> Ended:
+    """Compute the pending days again behind a run. The run has committed, so an error of the backfill is reported, and a later run tries again."""
+    run_job = run_function(config, runner)
+    try:
+        with shown_events() as on_event:
+            return followed(config, options, lambda branch, wish: run_job(branch, wish, on_event))
+    except HeadraceError as error:
+        content = {
+            "outcome": "failed",
+            "error": type(error).__name__,
+            "message": str(error),
+            "exit_code": error.exit_code,
+        }
+        return content, [
+            f"The run is done, and the backfill of its pending days failed (replay.follow: automatic). {type(error).__name__}: {error}"
+        ]
 
 
 def _interval(start: str | None, end: str | None) -> dict[str, int | None]:

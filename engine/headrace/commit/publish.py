@@ -240,7 +240,9 @@ def _correction(checkpoint: Checkpoint, sink: Sink, claim: Claim | None) -> Corr
     cause = checkpoint.cause
     if not isinstance(cause, Promoted) or claim is None:
         return None
-    return Correction(claim.job, checkpoint.checkpoint_id, cause.start, cause.end, cause.partitions.get(sink.name))
+    return Correction(
+        claim.job, checkpoint.checkpoint_id, cause.start, cause.end, cause.partitions.get(sink.name), cause.is_ahead
+    )
 
 
 def _is_committed(number: int) -> str:

@@ -476,6 +476,11 @@ def _column_period_problems(config: SourceConfig, own: IntervalOptions) -> Itera
             "interval.lateness",
             f"it has more than {_MOST_PERIODS:,} periods of a {pattern.unit.value}: write longer ones (interval.pattern), or a shorter lateness",
         )
+    if config.on_bad_file == "quarantine":
+        yield (
+            "on_bad_file",
+            "the rows of a file that cannot be read have no interval by column: write fail, the default",
+        )
     if pattern is not None and pattern.is_of_paths:
         yield "interval.pattern", "a pattern of a column's periods has no '/': write one such as %Y-%m-%d"
 

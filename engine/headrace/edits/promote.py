@@ -492,7 +492,8 @@ class Promotion:
         requested = self.branch.requested
         if requested is not None:
             start = requested.start if start is None else max(start, requested.start)
-        return Promoted(start, own.last.interval_end, changed_partitions(self.job, own))
+        is_ahead = bool(_missing_input(own.last, self.job.last))
+        return Promoted(start, own.last.interval_end, changed_partitions(self.job, own), is_ahead)
 
     def _confirm(self, own: OpenJob) -> None:
         """Check that the branch was read at its last checkpoint: this process may have slept, and its lease may have ended.
@@ -569,10 +570,7 @@ def behind(job: Sequence[Checkpoint], branch: Sequence[Checkpoint]) -> list[str]
     """
     if not job:
         return []
-    last, own = job[-1], branch[-1]
-    missing = [f"source '{name}'" for name, facts in last.sources.items() if facts.is_ahead_of(own.sources.get(name))]
-    if (last.interval_end or 0) > (own.interval_end or 0):
-        missing.append("an interval")
+    missing = _missing_input(job[-1], branch[-1])
     repeated = {checkpoint.repeats for checkpoint in branch}
     missing += [
         f"what checkpoint {checkpoint.checkpoint_id} requeued"
@@ -580,6 +578,12 @@ def behind(job: Sequence[Checkpoint], branch: Sequence[Checkpoint]) -> list[str]
         if checkpoint.requeues and checkpoint.checkpoint_id not in repeated
     ]
     return missing
+
+
+def _missing_input(last: Checkpoint, own: Checkpoint) -> list[str]:
+    """Return the input that one line has taken in at its `last` checkpoint and another at its `own` has not, as text."""
+    missing = [f"source '{name}'" for name, facts in last.sources.items() if facts.is_ahead_of(own.sources.get(name))]
+    return [*missing, *(["an interval"] if (last.interval_end or 0) > (own.interval_end or 0) else [])]
 
 
 def _stage_rows(job: OpenJob, own: OpenJob, shift: int) -> Mapping[str, Sequence[StagedFile]]:

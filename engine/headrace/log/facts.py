@@ -38,6 +38,8 @@ class Promoted(msgspec.Struct, frozen=True, tag="promotion", omit_defaults=True)
     """Input that the branch has taken in (ms); None without intervals."""
     partitions: dict[str, tuple[dict[str, str | None], ...]] = {}
     """Partitions whose rows differ from before, by sink; a sink is left out where any may."""
+    is_ahead: bool = False
+    """The branch had taken in more input than the job."""
 
 
 Cause = Requeued | Restored | Promoted

@@ -38,6 +38,11 @@ def union(requested: Interval, other: Interval | None) -> Interval:
     return requested if other is None else Interval(min(requested.start, other.start), max(requested.end, other.end))
 
 
+def name_of_open_backfill(config: JobConfig) -> str | None:
+    """Return the name of the branch of a job's open backfill; None without one. A job has one at most."""
+    return next((branch.name for branch in Branches(config).open if branch.requested is not None), None)
+
+
 def open_branch(config: JobConfig, name: str) -> Branch | None:
     """Return the open branch with this name if a backfill made it; else None."""
     branches = (branch for branch in Branches(config).open if branch.name == name)

@@ -349,6 +349,11 @@ class DeltaTableSink:
             self.store.rewind(parent, version, self.schema, _staged(files), self._info(publication))
             return
         self._spark_writer(fit, files, publication)  # raises before anything is changed
+        if publication.correction is not None:
+            # A job may read the table between the two commits, each of which changes more partitions than both together.
+            publication = publication._replace(
+                correction=msgspec.structs.replace(publication.correction, partitions=None)
+            )
         if version != table.version:
             # Without the position: the second commit has it. But it is the job's, and not somebody else's.
             info = CommitInfo(published_by=self._info(publication).published_by, correction=publication.correction)

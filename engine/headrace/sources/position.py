@@ -192,6 +192,8 @@ class TablePosition(_OfFiles, Ordered, frozen=True, kw_only=True, tag_field="kin
     listed: int | None = None
     """Last version whose files were listed, where others than versions give the intervals: up to it, the files of intervals that were
     taken in are known, and others wait for theirs. None: `version`."""
+    intervals: str = ""
+    """Rule by which files have intervals, where their names begin with them; empty without one."""
 
     def frontier(self) -> Mapping[str, Reach]:
         """Return how far the table is read. Names of files begin with their version, so one of which no file was taken up yet fits in."""

@@ -126,6 +126,8 @@ class Correction(msgspec.Struct, frozen=True, omit_defaults=True):
     """Input that was computed again: from `start` to `end` (ms); None without intervals."""
     partitions: tuple[dict[str, str | None], ...] | None = None
     """Partitions whose rows differ from before, by the values of their columns as texts of Delta's log; None: any may."""
+    is_ahead: bool = False
+    """The branch had taken in more input than the job: the table has its rows for the first time."""
 
     def has_changed(self, values: Mapping[str, str | None]) -> bool:
         """Return whether the rows of the partition with these values may differ."""

@@ -4,119 +4,30 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime
+from contextlib import suppress
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from headrace import clock
+from headrace.errors import StorageError
+from tests.unit.cli.chained_jobs import DAY, FIRST, OF_TABLE, Chain, job_file, write_home
+from tests.unit.support.crashes import Killed, dying_at
 from tests.unit.support.demo_job import headrace
 
 __all__ = ["headrace"]
 
-FIRST = datetime(2024, 3, 1, tzinfo=UTC)
-DAY = 86_400_000
-PIPELINE = """\
-import msgspec
-from headrace import KeyedProcessFunction, Pipeline, Timestamp, ValueState
-
-class Sale(msgspec.Struct, frozen=True):
-    shop: str
-    at: Timestamp
-    day: str
-    cents: int
-
-class Sums(KeyedProcessFunction[Sale, Sale]):
-    total = ValueState("total", int)
-
-    async def process(self, sale, ctx, /):
-        total = (await self.total.value() or 0) + sale.cents
-        await self.total.update(total)
-        ctx.collect(Sale(sale.shop, sale.at, sale.day, total))
-
-def copying(name):
-    return Pipeline(name).source("sales", Sale, event_time="at").sink("out")
-
-bronze, silver, plain = copying("bronze"), copying("silver"), copying("plain")
-gold = Pipeline("gold").source("sales", Sale, event_time="at").key_by("shop").process("sums", Sums()).sink("out")
-"""
-OF_FOLDER = "{path: sales, interval: '%Y-%m-%d'}"
-OF_TABLE = "{{format: delta, path: lake/{}, interval: {{by: partition, column: day}}}}"
-
-
-def job_file(name, source, more=""):
-    return (
-        f"job: {name}\npipeline: chain_pipelines:{name}\nmode: interval\nsources: {{sales: {source}}}\n"
-        f"sinks: {{out: {{path: lake/{name}, mode: append, partition_by: [day]}}}}\n{more}"
-    )
-
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    files = {
-        "conf/jobs/bronze.yaml": job_file("bronze", OF_FOLDER),
-        "conf/jobs/silver.yaml": job_file("silver", OF_TABLE.format("bronze")),
-        "conf/jobs/gold.yaml": job_file("gold", OF_TABLE.format("silver")),
-        "conf/clusters/local.yaml": "master: local[2]\nrunner: local\nparallelism: 1\nconnectors: []\n",
-        "chain_pipelines.py": PIPELINE,
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write_home(tmp_path)
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield tmp_path
     sys.modules.pop("chain_pipelines", None)
-
-
-class Chain:
-    """The three jobs, and what their sinks have."""
-
-    jobs = ("bronze", "silver", "gold")
-
-    def __init__(self, headrace, home):
-        self.headrace, self.home = headrace, home
-        (home / "sales").mkdir()
-        for number in range(3):
-            self.sell(number, 10 * number + 1, 10 * number + 2)
-            self.run(number)
-
-    def sell(self, number, *cents):
-        """Write the file of a day."""
-        day = f"2024-03-{number + 1:02d}"
-        at = round(FIRST.timestamp() * 1000) + number * DAY
-        rows = [{"shop": "a", "at": at + place, "day": day, "cents": value} for place, value in enumerate(cents)]
-        pq.write_table(pa.Table.from_pylist(rows), self.home / "sales" / f"{day}.parquet")
-
-    def run(self, number, jobs=jobs):
-        """Run a day of jobs; return their reports."""
-        return [self.call(f"run {job} {self.of_day(number)}") for job in jobs]
-
-    def of_day(self, number):
-        return f"--interval-start 2024-03-{number + 1:02d} --interval-end 2024-03-{number + 2:02d}"
-
-    def call(self, words):
-        answer = self.headrace(f"{words} --json")
-        assert answer.exit_code == 0, answer.output
-        return json.loads(answer.stdout)
-
-    def configure(self, job, more):
-        file = self.home / "conf" / "jobs" / f"{job}.yaml"
-        file.write_text(file.read_text() + more)
-
-    def rows(self, job):
-        """Return (day, cents) of a job's sink, as deltalake reads it."""
-        rows = pa.table(DeltaTable(str(self.home / "lake" / job)).to_pyarrow_table()).to_pylist()
-        return sorted((row["day"][-2:], row["cents"]) for row in rows)
-
-    def correct_second_day(self):
-        """Write the second day's file anew, and compute it again in the first job."""
-        self.sell(1, 11, 13, 15)
-        asked = "--from 2024-03-02 --to 2024-03-03 --promote automatic"
-        assert self.call(f"backfill bronze {asked}")["outcome"] == "promoted"
 
 
 CORRECTED = [("01", 1), ("01", 2), ("02", 11), ("02", 13), ("02", 15), ("03", 21), ("03", 22)]
@@ -125,8 +36,12 @@ SUMS = [("01", 1), ("01", 3), ("02", 14), ("02", 27), ("02", 42), ("03", 63), ("
 
 @pytest.fixture
 def chain(headrace, home):
-    with clock.installed(clock.VirtualClock(round(FIRST.timestamp() * 1000) + 30 * DAY)):
-        yield Chain(headrace, home)
+    with clock.installed(clock.VirtualClock(FIRST + 30 * DAY)):
+        result = Chain(headrace, home)
+        for number in range(3):
+            result.sell(number, 10 * number + 1, 10 * number + 2)
+            result.run(number)
+        yield result
 
 
 def assert_corrected(chain):
@@ -243,3 +158,146 @@ def test_promotion_is_passed_over_without_intervals(chain):
     (warning,) = report["warnings"]
     assert (report["rows_in"], warning["kind"]) == (0, "passed_corrections")
     assert "passed over version 4 (a promotion of job 'bronze'" in warning["message"]
+
+
+@pytest.mark.parametrize(("fork", "on_change"), [(3, "fail"), (1, "skip"), (1, "fail")])
+def test_promotion_ahead_of_its_job_adds_rows(chain, fork, on_change):
+    source = OF_TABLE.format("bronze").replace(", interval: {by: partition, column: day}", f", on_change: {on_change}")
+    text = job_file("plain", source).replace("mode: interval\n", "")
+    (chain.home / "conf" / "jobs" / "plain.yaml").write_text(text)
+    assert chain.call("run plain")["rows_in"] == 6
+    chain.call(f"branch create bronze ahead --at {fork}")
+    chain.sell(3, 31, 32)
+    for number in range(fork, 4):
+        chain.call(f"run bronze --branch ahead {chain.of_day(number)}")
+    chain.call("branch promote bronze ahead")
+    answer = chain.headrace("run plain --json")
+    if fork == 3:
+        assert json.loads(answer.stdout)["rows_in"] == 2
+    elif on_change == "skip":
+        assert json.loads(answer.stdout)["warnings"][0]["kind"] == "passed_corrections"
+    else:
+        assert answer.exit_code == 7
+        assert "rewrites rows" in answer.output
+
+
+def test_second_correction_joins_the_open_backfill(chain):
+    chain.configure("silver", "replay: {follow: automatic}\n")
+    chain.correct_second_day()
+    chain.sell(3, 31)
+    chain.run(3, ("bronze",))
+    (report,) = chain.run(3, ("silver",))
+    assert report["backfill"]["outcome"] == "needs_approval"
+    chain.sell(0, 1, 2, 3)
+    chain.call("backfill bronze --pending --promote automatic")
+    chain.sell(4, 41)
+    chain.run(4, ("bronze",))
+    (report,) = chain.run(4, ("silver",))
+    own = report["backfill"]
+    assert (own["outcome"], own["from"]) == ("needs_approval", "2024-03-01T00:00:00Z")
+    chain.call(f"branch promote silver {own['name']}")
+    assert chain.rows("silver") == sorted([("01", 3), *CORRECTED, ("04", 31), ("05", 41)])
+
+
+def test_failed_backfill_fails_no_run(chain, monkeypatch):
+    chain.configure("silver", "replay: {follow: automatic}\n")
+    chain.correct_second_day()
+    chain.sell(3, 31)
+    chain.run(3, ("bronze",))
+
+    def refuse(*_args, **_options):
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr("headrace.run.backfill.fork", refuse)
+    (report,) = chain.run(3, ("silver",))
+    assert (report["rows_in"], report["backfill"]["outcome"]) == (1, "failed")
+    assert report["backfill"]["message"] == "the disk is full"
+
+
+DAYS = 4
+LEASE = 3_600_000
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # a history takes too long for many shorter ones
+FIXTURES = [HealthCheck.function_scoped_fixture]  # each history has a folder of its own
+PLACES = ["prepare.after", "commit.after", "publish.half", "promotion.staged", "promotion.committed", "backfill.forked"]
+ACTS = st.one_of(
+    st.tuples(st.just("sell"), st.integers(0, DAYS - 1), st.lists(st.integers(1, 9), min_size=1, max_size=3)),
+    st.tuples(st.just("run"), st.sampled_from(Chain.jobs), st.sampled_from([None, None, *PLACES])),
+    st.tuples(st.just("backfill"), st.sampled_from(Chain.jobs), st.sampled_from([None, *PLACES])),
+)
+
+
+class ShiftedClock(clock.VirtualClock):
+    """A virtual clock whose ids differ in their first digits, by which files are named."""
+
+    def unique_id(self):
+        return super().unique_id()[::-1]
+
+
+class History:
+    """What happens to the chain, and a plain model of its files."""
+
+    def __init__(self, chain, virtual):
+        self.chain, self.clock, self.files, self.position = chain, virtual, {}, dict.fromkeys(chain.jobs, 0)
+
+    def sell(self, number, cents):
+        """Write a day that is still to come, or correct one that the first job has taken in."""
+        self.files[number] = cents
+        self.chain.sell(number, *cents)
+
+    def run(self, job, place):
+        """Run a job's next day, once the job before it has that day."""
+        before = self.chain.jobs[self.chain.jobs.index(job) - 1] if job != "bronze" else None
+        number = self.position[job]
+        is_there = number in self.files if before is None else self.position[before] > number
+        if number == DAYS or not is_there:
+            return
+        self.killed_first(f"run {job} {self.chain.of_day(number)}", place)
+        self.position[job] += 1
+
+    def backfill(self, job, place):
+        if self.position[job]:
+            self.killed_first(f"backfill {job} --pending --promote automatic", place)
+
+    def killed_first(self, words, place):
+        """Call a command that dies at a place, if it reaches it, and call it again."""
+        with suppress(Killed), dying_at(place):
+            self.chain.call(words)
+            return
+        self.clock.advance(LEASE)
+        self.chain.call(words)
+
+    def rows(self, days):
+        return sorted((f"{day + 1:02d}", cents) for day in range(days) for cents in self.files[day])
+
+    def sums(self):
+        total, rows = 0, []
+        for day in range(DAYS):
+            for cents in self.files[day]:
+                total += cents
+                rows.append((f"{day + 1:02d}", total))
+        return sorted(rows)
+
+
+@pytest.mark.slow
+@settings(max_examples=4, deadline=None, phases=PHASES, suppress_health_check=FIXTURES)
+@given(acts=st.lists(ACTS, min_size=6, max_size=14))
+def test_any_history_ends_corrected(headrace, monkeypatch, tmp_path_factory, acts):
+    home = tmp_path_factory.mktemp("chain")
+    write_home(home)
+    monkeypatch.setenv("HEADRACE_HOME", str(home))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    sys.modules.pop("chain_pipelines", None)
+    virtual = ShiftedClock(FIRST + 30 * DAY)
+    with clock.installed(virtual):
+        history = History(Chain(headrace, home), virtual)
+        for verb, *words in [("sell", 0, [5]), ("run", "bronze", None), ("run", "silver", None), *acts]:
+            virtual.advance(1000)
+            getattr(history, verb)(*words)
+        for number in range(DAYS):
+            history.sell(number, history.files.get(number, [number]))
+        for job in Chain.jobs:
+            for _ in range(DAYS):
+                history.run(job, None)
+        history.chain.call("backfill bronze --pending --promote automatic --downstream")
+        rows = [history.chain.rows(job) for job in Chain.jobs]
+    assert rows == [history.rows(DAYS), history.rows(DAYS), history.sums()]

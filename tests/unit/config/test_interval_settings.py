@@ -73,6 +73,11 @@ def scheduled(cron, timezone="UTC"):
             "",
             ["interval.lateness", "more than 1,000 periods of a hour"],
         ),
+        (
+            ["format: delta", "interval: {by: column, column: a, lateness: 2d}", "on_bad_file: quarantine"],
+            "",
+            ["on_bad_file", "write fail"],
+        ),
         (["format: delta", "interval: {by: sometimes}"], "", ["interval.by", "sometimes"]),
         (["format: delta", "interval: {by: committed, zone: UTC}"], "", ["interval.zone", "unknown key"]),
         (

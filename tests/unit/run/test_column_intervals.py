@@ -167,12 +167,6 @@ def test_damaged_file_stops_the_run():
         job_over(damaged()).days(0)
 
 
-def test_damaged_file_goes_to_the_quarantine():
-    job = job_over(damaged(), source={"on_bad_file": "quarantine"})
-    assert took_days(job, 0, 1) == [[], ["b"]]
-    assert len(job.quarantine()) == 1
-
-
 def test_bad_rows_are_named_and_requeued():
     written = TimedTable()
     rows = written.rows({"a": 30, "b": 5, "c": 31})
@@ -277,3 +271,21 @@ def test_event_times_may_be_another_column():
     written.date(written.version, 6 / 24)
     job = job_over(written)
     assert job.took_days(0) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "interval",
+    [
+        {"by": "partition", "column": "name"},
+        {"by": "column", "column": "at", "lateness": "1d"},
+        {"by": "column", "column": "seen", "lateness": "2d"},
+        {"by": "column", "column": "seen", "lateness": "1d", "pattern": "%Y-%m-%dT%H"},
+    ],
+)
+def test_other_intervals_are_refused_while_rows_wait(interval):
+    written = TimedTable()
+    written.commit(25, a=23, b=24.5, c=2)
+    job = job_over(written)
+    job.days(0)
+    with pytest.raises(ConfigError, match=r"versions 1 to 1 that wait for their interval .by column seen"):
+        job.configure(interval=interval).days(1)

@@ -66,6 +66,11 @@ class TableIntervals(Protocol):
     splits_files: ClassVar[bool]
     """A file can have rows of several intervals."""
 
+    @property
+    def rule(self) -> str:
+        """Return what decides which interval a file has; empty where its version alone does."""
+        ...
+
     def look(self, taken_in: TakenIn, first: int) -> None:
         """Begin to look at the table's versions, from the `first` one that was not taken in."""
         ...
@@ -95,10 +100,8 @@ class TableIntervals(Protocol):
         ...
 
 
-ReadTimes = Callable[[int, LoggedFile, TableState, str, str], Times | None]
-"""Reads the times of the counting rows of a version's file in a column, by a time zone; None for a file that goes to the quarantine.
-
-Raises `SourceError` for any other file that cannot be read."""
+ReadTimes = Callable[[int, LoggedFile, TableState, str, str], Times]
+"""Reads the times of the counting rows of a version's file in a column, by a time zone. Raises `SourceError` where they cannot be read."""
 
 
 def intervals_of_table(
@@ -123,6 +126,11 @@ class CommitIntervals:
     starts_in_names: ClassVar[bool] = False
     are_rewritten: ClassVar[bool] = False
     splits_files: ClassVar[bool] = False
+
+    @property
+    def rule(self) -> str:
+        """Return nothing: checkpoints record the times."""
+        return ""
 
     def __init__(self, config: SourceConfig, errors: DeltaErrors, commit: Callable[[int], DeltaCommit]) -> None:
         """Keep the arguments; read nothing yet."""
@@ -228,14 +236,17 @@ class ColumnIntervals(CommitIntervals):
         self._column, self._pattern, self._read_times = own.column, pattern, times
         self._lateness = own.lateness // timedelta(milliseconds=1)
 
+    @property
+    def rule(self) -> str:
+        """Return column, periods and lateness."""
+        return f"by column {self._column}, {self._pattern.text} in {self._pattern.zone.key}, {self._lateness:,} ms late"
+
     def parts(self, version: int, file: LoggedFile, state: TableState) -> Sequence[Part]:
         """Return a part for each period of which the file has rows. Raises `SourceError` for a table without such a column."""
         if (problem := self.problem(version, state)) is not None:
             raise problem
         starts = [*self._starts(self.time_of(version))]
         times = self._read_times(version, file, state, self._column, self._pattern.zone.key)
-        if times is None:
-            return (Part(problem=f"its column {self._column}, which gives the intervals of its rows, cannot be read"),)
         places = np.searchsorted(np.array(starts[1:], np.int64), times.values, side="right")
         return [
             self._part(starts[place], is_first=place == 0, is_last=place == len(starts) - 1)
@@ -327,6 +338,11 @@ class PartitionIntervals:
         assert own.column is not None  # noqa: S101 - the job's file was checked
         assert config.pattern is not None  # noqa: S101 - as above
         self._errors, self._column, self._pattern = errors, own.column, config.pattern
+
+    @property
+    def rule(self) -> str:
+        """Return column and periods."""
+        return f"by partition {self._column}, {self._pattern.text} in {self._pattern.zone.key}"
 
     def look(self, taken_in: TakenIn, first: int) -> None:
         """Do nothing: values do not depend on what was taken in."""

@@ -17,10 +17,12 @@ def is_rewrite(commit: DeltaCommit) -> bool:
 def is_passed_over(commit: DeltaCommit, policy: str, *, reads_changes: bool = False) -> bool:
     """Return whether a source with this `on_change` passes over a commit as a whole.
 
-    Whatever that says, it passes over the promotions of the job that writes the table: backfills take in what they corrected. A source that
-    reads changes takes them in at once.
+    Whatever that says, it passes over a promotion of the job that writes the table, unless that has brought input which the job had not taken
+    in, too. A source that reads changes takes all of it in.
     """
-    if commit.correction is not None and not (reads_changes or policy == "as_changes"):
+    if reads_changes or policy == "as_changes":
+        return False
+    if commit.correction is not None and is_rewrite(commit) and not commit.correction.is_ahead:
         return True
     if policy == "skip":
         return is_rewrite(commit)

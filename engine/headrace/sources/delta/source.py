@@ -264,7 +264,15 @@ class DeltaSource(Source):
         ]
 
     def _check_order(self, since: SourceFacts) -> None:
-        """Refuse to read on in another order than that in which the last version was read."""
+        """Refuse to read on in another order than that in which the last version was read, and by other intervals while some of its rows wait."""
+        position = since.position_as(TablePosition)
+        rule = "" if self._intervals is None else self._intervals.rule
+        if position is not None and position.listed is not None and position.intervals not in {"", rule}:
+            msg = (
+                f"source '{self._name}' has rows of versions {position.version + 1} to {position.listed} that wait for their interval ({position.intervals}), and "
+                f"its section says otherwise now ({rule or 'no interval'}): rows would be lost, or count twice. Nothing was taken in. Set it back, or begin a new job."
+            )
+            raise ConfigError(msg)
         is_in_part = since.last != "" and version_of(since.last) > (since.version or 0)
         by_start = self._intervals is not None and self._intervals.starts_in_names
         if (start_of(since.last) is None and is_in_part) if by_start else start_of(since.last) is not None:
@@ -304,6 +312,8 @@ class DeltaSource(Source):
             return False  # the plan says so
 
     def _passes_over(self, commit: DeltaCommit) -> bool:
+        if self._intervals is not None and self._intervals.are_rewritten and commit.correction is not None:
+            return True
         return is_passed_over(commit, self._config.on_change, reads_changes=self._config.change_feed)
 
     def _is_skipped(self, version: int) -> bool:
@@ -381,6 +391,7 @@ class DeltaSource(Source):
             version=version,
             snapshot=ahead.reach.snapshot,
             listed=ahead.reach.listed,
+            intervals="" if self._intervals is None else self._intervals.rule,
         )
         looked_up_to = reached if ahead.reach.listed is None else ahead.reach.listed
         passed = tuple(own for own in ahead.reach.passed_over if own.version <= looked_up_to)
@@ -537,16 +548,17 @@ class DeltaSource(Source):
             raise self._errors.no_interval(version, logged.path, problem)
         return parts
 
-    def _times(self, version: int, logged: LoggedFile, state: TableState, column: str, zone: str) -> Times | None:
-        """Read the times of a file's counting rows in a column; None for an unreadable file in quarantine. Raises `SourceError` as `rows` does."""
+    def _times(self, version: int, logged: LoggedFile, state: TableState, column: str, zone: str) -> Times:
+        """Read the times of a file's counting rows in a column. Raises `SourceError` for a missing file, and for an unreadable one."""
         path, facts = self._path_of(logged), self._facts_of(logged, state)
-
-        def read() -> Times:
+        try:
             times = column_times(self._storage.at(path), facts, column, zone)
             counts = facts.counts(self._storage.at(path), len(times.values))
-            return times if counts is None else Times(times.values[counts], times.known[counts])
-
-        return self._tried(version, path, read)
+        except FileNotFoundError as error:
+            raise self._errors.missing(version, path, error) from error
+        except UNREADABLE as error:
+            raise unreadable(self._name, path, error) from error
+        return times if counts is None else Times(times.values[counts], times.known[counts])
 
     def _tried(self, version: int, path: str, read: Callable[[], T]) -> T | None:
         """Return what `read` returns; None for an unreadable file in quarantine. Raises `SourceError` for any other, and for a missing one."""

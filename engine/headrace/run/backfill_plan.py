@@ -54,7 +54,7 @@ class Estimate:
     responses: Mapping[str, int]
     """Number of kept responses by async operator that are taken in place of calls."""
     sinks: tuple[str, ...]
-    downstream: tuple[str, ...]
+    downstream: tuple[str, ...] = ()
     """Jobs of the same home that read the sinks, or sinks of such jobs."""
 
 

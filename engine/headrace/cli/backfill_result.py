@@ -42,7 +42,9 @@ def followed(config: JobConfig, options: RunOptions, run_branch: RunBranch, limi
     pending = changed_interval(config, checked_plan(config))
     if pending is None:
         return nothing_pending(config, options)
-    own = replace(options, mode="auto", interval_start=None, interval_end=None, recompute=None, fill=False)
+    own = replace(
+        options, mode="auto", interval_start=None, interval_end=None, recompute=None, fill=False, max_batches=None
+    )
     name = name_of_open_backfill(config) or default_name(pending)
     return ended(BackfillRequest(config, pending, name, renews=True), own, run_branch, limit)
 

@@ -113,11 +113,11 @@ def _added_files(
         staged = job.folder.stage(f"{OUTPUTS}/{name}/{_file_name(job, name, checkpoint_id)}", rows)
         yield OutputFile(staged.path, staged.rows, staged.size, apart=True)
         return
-    for action in own.add_actions().to_pylist():
+    for number, action in enumerate(own.add_actions().to_pylist()):
         rows = folder.at(own.uri).parquet(unquote(action["path"]))
         values = _partition(action)
         partition = {column: values[column] for column in of_branch.partition_columns}
-        path = f"{folders_of(partition)}{_file_name(job, name, checkpoint_id)}"
+        path = f"{folders_of(partition)}{_file_name(job, name, checkpoint_id, number)}"
         staged = folder.stage(path, rows)
         yield OutputFile(staged.path, staged.rows, staged.size, partition, staging.form)
 
@@ -179,8 +179,8 @@ def _changes_file(
         yield OutputFile(staged.path, staged.rows, staged.size)
 
 
-def _file_name(job: OpenJob, name: str, checkpoint_id: int) -> str:
-    return f"{checkpoint_id:010d}-{name}-promotion-{job.attempt_id[:12]}-{clock.unique_id()[:12]}.parquet"
+def _file_name(job: OpenJob, name: str, checkpoint_id: int, number: int = 0) -> str:
+    return f"{checkpoint_id:010d}-{name}-promotion-{number}-{job.attempt_id[:12]}-{clock.unique_id()[:12]}.parquet"
 
 
 def _changes(live: Snapshot, of_branch: Snapshot, schema: pa.Schema, key: list[str], storage: Storage) -> pa.Table:

@@ -216,9 +216,10 @@ HINT = f"{LOG}/_last_checkpoint"
 """File that names the last log checkpoint. Readers work without it, but not if the log checkpoint in it is gone."""
 
 COMMIT_SUFFIX = ".json"
+"""Ending of the names of commits in the log. The other entries are log checkpoints, which hold a whole version."""
+
 CORRECTION = "headrace.correction"
 """Key of a correction of earlier rows in a commit's information, as JSON."""
-"""Ending of the names of commits in the log. The other entries are log checkpoints, which hold a whole version."""
 
 
 def commit_file(version: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -289,3 +290,30 @@ def test_other_intervals_are_refused_while_rows_wait(interval):
     job.days(0)
     with pytest.raises(ConfigError, match=r"versions 1 to 1 that wait for their interval .by column seen"):
         job.configure(interval=interval).days(1)
+
+
+def test_column_may_be_renamed_while_rows_wait():
+    written = TimedTable()
+    written.commit(25, a=23, b=24.5)
+    job = job_over(written)
+    assert job.took_days(0) == ["a"]
+    rename(written, "seen", "noticed")
+    job.configure(interval={"by": "column", "column": "noticed", "lateness": "1d"})
+    assert job.took_days(1) == ["b"]
+
+
+def rename(written, old, new):
+    """Map the columns of a table by name, and rename one, as Spark does."""
+    (line,) = (line for line in written.commit_file(0).read_text().splitlines() if "metaData" in line)
+    metadata = json.loads(line)["metaData"]
+    schema = json.loads(metadata["schemaString"])
+    for number, field in enumerate(schema["fields"], 1):
+        field["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": field["name"]}
+        field["name"] = new if field["name"] == old else field["name"]
+    configuration = {**metadata["configuration"], "delta.columnMapping.mode": "name"}
+    actions = [
+        {"commitInfo": {"timestamp": at(26 / 24), "operation": "RENAME COLUMN"}},
+        {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}},
+        {"metaData": {**metadata, "schemaString": json.dumps(schema), "configuration": configuration}},
+    ]
+    written.commit_file(written.version + 1).write_text("\n".join(map(json.dumps, actions)))

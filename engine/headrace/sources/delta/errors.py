@@ -182,7 +182,7 @@ class DeltaErrors:
         """Return the error for a table without the column of the source's intervals, or whose column has no times."""
         what = "has no such column" if kind is None else f"has {kind} values there, where DATE or TIMESTAMP is needed,"
         return SourceError(
-            f"source '{self.source}': its intervals are by column '{column}', and {self.config.path} {what} at version {version}. Nothing was taken in. Correct sources.{self.source}.interval.column, or write interval: {{by: committed}}."
+            f"source '{self.source}': its intervals are by column '{column}', and {self.config.path} {what} at version {version}. Nothing was taken in. Correct sources.{self.source}.interval.column."
         )
 
     def no_interval(self, version: int, path: str, why: str) -> SourceError:

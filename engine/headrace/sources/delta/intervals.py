@@ -17,7 +17,7 @@ before is late: runs pass it over and report it, until a backfill takes it in or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import ClassVar, Final, NamedTuple, Protocol
@@ -34,7 +34,7 @@ from headrace.sources.interval import Interval, timestamp_text
 from headrace.sources.position import LateFile, SourceFacts, TablePosition, digest
 from headrace.sources.source import SourceFile, TakenIn, Want
 from headrace.storage.delta_log import DeltaCommit, LoggedFile, TableState
-from headrace.storage.delta_schema import TIMES
+from headrace.storage.delta_schema import TIMES, DeltaColumn
 
 _MOST_AHEAD: Final = timedelta(days=1) // timedelta(milliseconds=1)
 """How far a commit time may lie ahead of this machine's clock (ms): behind it, all later commits would have times as wrong."""
@@ -100,24 +100,31 @@ class TableIntervals(Protocol):
         ...
 
 
-ReadTimes = Callable[[int, LoggedFile, TableState, str, str], Times]
-"""Reads the times of the counting rows of a version's file in a column, by a time zone. Raises `SourceError` where they cannot be read."""
+class TableReader(Protocol):
+    """Reader of the table whose files have intervals. All methods raise `SourceError`."""
+
+    def commit(self, version: int) -> DeltaCommit:
+        """Read a version."""
+        ...
+
+    def latest_state(self) -> TableState:
+        """Return the latest state of the table."""
+        ...
+
+    def times(self, version: int, logged: LoggedFile, state: TableState, column: str, zone: str) -> Times:
+        """Read the times of a file's counting rows in a column, by a time zone."""
+        ...
 
 
-def intervals_of_table(
-    config: SourceConfig, errors: DeltaErrors, commit: Callable[[int], DeltaCommit], times: ReadTimes
-) -> TableIntervals | None:
-    """Return the intervals of a source's table; None if its files have none. `commit` reads a version, and raises `SourceError`."""
+def intervals_of_table(config: SourceConfig, errors: DeltaErrors, table: TableReader) -> TableIntervals | None:
+    """Return the intervals of a source's table; None if its files have none."""
     own = config.intervals
     if own is None:
         return None
     if own.by == "partition":
         return PartitionIntervals(config, errors, own)
-    return (
-        CommitIntervals(config, errors, commit)
-        if own.by == "committed"
-        else ColumnIntervals(config, errors, commit, times)
-    )
+    kind = CommitIntervals if own.by == "committed" else ColumnIntervals
+    return kind(config, errors, table)
 
 
 class CommitIntervals:
@@ -132,9 +139,9 @@ class CommitIntervals:
         """Return nothing: checkpoints record the times."""
         return ""
 
-    def __init__(self, config: SourceConfig, errors: DeltaErrors, commit: Callable[[int], DeltaCommit]) -> None:
+    def __init__(self, config: SourceConfig, errors: DeltaErrors, table: TableReader) -> None:
         """Keep the arguments; read nothing yet."""
-        self._config, self._errors, self._commit = config, errors, commit
+        self._config, self._errors, self._table = config, errors, table
         self._first = 0
         self._times: dict[int, int] = {}
 
@@ -192,7 +199,7 @@ class CommitIntervals:
                 yield version, time
 
     def _is_dated(self, version: int) -> bool:
-        return self._config.skips(version) or self._commit(version).is_dated
+        return self._config.skips(version) or self._table.commit(version).is_dated
 
     def time_of(self, version: int) -> int:
         """Return the commit time of a version (ms): later than that of each version before it."""
@@ -213,7 +220,7 @@ class CommitIntervals:
     def _next_time(self, version: int, before: int | None) -> int:
         if self._config.skips(version):
             return before or 0
-        time = self._commit(version).timestamp
+        time = self._table.commit(version).timestamp
         if time > clock.now() + _MOST_AHEAD:
             raise self._errors.committed_ahead(version, timestamp_text(time))
         return time if before is None else max(time, before + 1)
@@ -225,40 +232,53 @@ class ColumnIntervals(CommitIntervals):
     starts_in_names = True
     splits_files = True
 
-    def __init__(
-        self, config: SourceConfig, errors: DeltaErrors, commit: Callable[[int], DeltaCommit], times: ReadTimes
-    ) -> None:
+    def __init__(self, config: SourceConfig, errors: DeltaErrors, table: TableReader) -> None:
         """Keep the arguments; read nothing yet."""
-        super().__init__(config, errors, commit)
+        super().__init__(config, errors, table)
         own, pattern = config.intervals, config.pattern
         assert own is not None and own.column is not None and own.lateness is not None  # noqa: S101, PT018 - the job's file was checked
         assert pattern is not None  # noqa: S101 - as above
-        self._column, self._pattern, self._read_times = own.column, pattern, times
+        self._column, self._pattern = own.column, pattern
         self._lateness = own.lateness // timedelta(milliseconds=1)
 
     @property
     def rule(self) -> str:
-        """Return column, periods and lateness."""
-        return f"by column {self._column}, {self._pattern.text} in {self._pattern.zone.key}, {self._lateness:,} ms late"
+        """Return column, by its name in files, periods and lateness."""
+        return f"by column {self._stored}, {self._pattern.text} in {self._pattern.zone.key}, {self._lateness:,} ms late"
 
     def parts(self, version: int, file: LoggedFile, state: TableState) -> Sequence[Part]:
         """Return a part for each period of which the file has rows. Raises `SourceError` for a table without such a column."""
-        if (problem := self.problem(version, state)) is not None:
-            raise problem
+        column = self._column_in(state)
+        if (problem := self._problem(version, column)) is not None or column is None:
+            raise problem or self._errors.no_column_of_times(version, self._column, None)
         starts = [*self._starts(self.time_of(version))]
-        times = self._read_times(version, file, state, self._column, self._pattern.zone.key)
+        times = self._table.times(version, file, state, column.name, self._pattern.zone.key)
         places = np.searchsorted(np.array(starts[1:], np.int64), times.values, side="right")
         return [
-            self._part(starts[place], is_first=place == 0, is_last=place == len(starts) - 1)
+            self._part(column.name, starts[place], is_first=place == 0, is_last=place == len(starts) - 1)
             for place in np.unique(np.where(times.known, places, 0)).tolist()
         ]
 
     def problem(self, version: int, state: TableState) -> SourceError | None:
         """Return the error for a version of the table that does not have the column, or another type of it; None without one."""
-        column = next((own for own in state.columns if own.name == self._column), None)
+        return self._problem(version, self._column_in(state))
+
+    def _problem(self, version: int, column: DeltaColumn | None) -> SourceError | None:
         if column is not None and column.type in {*TIMES, "date"}:
             return None
         return self._errors.no_column_of_times(version, self._column, None if column is None else column.type)
+
+    @property
+    def _stored(self) -> str:
+        """Return the name of the column in data files: it stays where the column is renamed."""
+        columns = self._table.latest_state().columns
+        return next((own.stored for own in columns if own.name == self._column), self._column)
+
+    def _column_in(self, state: TableState) -> DeltaColumn | None:
+        """Return the column as a version of the table has it, maybe under an earlier name; None where it does not."""
+        stored = self._stored
+        own = next((column for column in state.columns if column.stored == stored), None)
+        return own or next((column for column in state.columns if column.name == self._column), None)
 
     def _starts(self, committed: int) -> Iterator[int]:
         """Yield the starts of the periods for which rows of a commit can count (ms)."""
@@ -268,18 +288,18 @@ class ColumnIntervals(CommitIntervals):
             start, end = self._pattern.period_at(end)
             yield start
 
-    def _part(self, start: int, *, is_first: bool, is_last: bool) -> Part:
+    def _part(self, column: str, start: int, *, is_first: bool, is_last: bool) -> Part:
         end = self._pattern.period_at(start)[1]
-        within = Within(self._column, self._pattern.zone.key, None if is_first else start, None if is_last else end)
+        within = Within(column, self._pattern.zone.key, None if is_first else start, None if is_last else end)
         return Part(start, within, _BOUNDS[is_first, is_last])
 
-    def part_named(self, name: str) -> Part:
-        """Return the part that a file's name stands for."""
-        start = start_of(name)
-        if start is None:
+    def part_named(self, name: str, state: TableState) -> Part:
+        """Return the part that a file's name stands for. `state` is that of its version."""
+        start, column = start_of(name), self._column_in(state)
+        if start is None or column is None:
             return Part()
         bounds = kind_of(name).partition("-")[2]
-        return self._part(start, is_first=bounds in {"early", "any"}, is_last=bounds in {"late", "any"})
+        return self._part(column.name, start, is_first=bounds in {"early", "any"}, is_last=bounds in {"late", "any"})
 
     def interval_of(self, name: str) -> Interval | None:
         """Return the period whose start is in the name."""
@@ -423,15 +443,18 @@ def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, interval
     """
     known, reached, wanted = known_version(since), want.taken_in.reached, want.interval
     acknowledged = want.taken_in.names or frozenset()  # of tables, checkpoints record no other names
-    ahead = [file for file in files if not is_taken_up(file.name, since) and digest(file.name) not in acknowledged]
+    ahead = [file for file in files if not is_taken_up(file.name, since)]
+    # A day that was rewritten is read whole, whoever has acknowledged that: its former files may be gone.
+    known_names = {file.name for file in ahead if digest(file.name) in acknowledged}
+    ahead = [file for file in ahead if file.name not in known_names or kind_of(file.name) in _WITHOUT_ROWS]
     placed, without = [*_placed(ahead, intervals)], [file for file in files if intervals.interval_of(file.name) is None]
     behind = [own for own in placed if reached is not None and own.interval.start < reached]
     on_time = [own for own in placed if reached is None or own.interval.start >= reached]
     if wanted is not None and reached is None and since.position is not None:
-        _refuse_gap([own for own in on_time if own.interval.start < wanted.start], wanted)
+        _refuse_gap([own for own in on_time if own.interval.start < wanted.start], wanted, intervals)
     taken = [own for own in on_time if _is_wanted(own, since, want)]
     left = [own for own in on_time if not _is_wanted(own, since, want)]
-    rewritten = frozenset(own.interval.start for own in taken if kind_of(own.file.name) in {REWRITTEN, MOVED})
+    rewritten = frozenset(own.interval.start for own in taken if kind_of(own.file.name) in _WITHOUT_ROWS)
     return Division(
         (
             *(file for file in without if version_of(file.name) > known and file.name not in since.begun),
@@ -441,6 +464,7 @@ def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, interval
             LateFile(file.name, interval.start, interval.end)
             for file, interval in behind
             if version_of(file.name) > known
+            and file.name not in known_names
             and interval.start >= want.taken_in.beginning
             and kind_of(file.name) != MOVED
         ),
@@ -448,6 +472,10 @@ def divide(files: Sequence[SourceFile], since: SourceFacts, want: Want, interval
         tuple(own.file for own in left),
         rewritten,
     )
+
+
+_WITHOUT_ROWS: Final = frozenset({REWRITTEN, MOVED})
+"""Kinds of what stands for a commit that was passed over, in the intervals that it wrote."""
 
 
 def known_version(facts: SourceFacts) -> int:
@@ -483,12 +511,13 @@ def _is_wanted(own: _Placed, since: SourceFacts, want: Want) -> bool:
     return own.interval.start >= interval.start and (is_recorded or own.interval.start < interval.end)
 
 
-def _refuse_gap(earlier: Sequence[_Placed], wanted: Interval) -> None:
+def _refuse_gap(earlier: Sequence[_Placed], wanted: Interval, intervals: TableIntervals) -> None:
     if earlier:
         first = min(own.interval.start for own in earlier)
+        way = "Run" if intervals.starts_in_names else "Take them in first with --mode caught-up, or run"
         msg = (
             f"interval {wanted} would leave a gap: the job has read the table without intervals, and it has rows of {timestamp_text(first)} behind "
-            "what was read. Nothing was taken in. Take them in first with --mode caught-up, or run the interval that they are in."
+            f"what was read. Nothing was taken in. {way} the interval that they are in."
         )
         raise IntervalError(msg)
 

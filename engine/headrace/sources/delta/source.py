@@ -118,7 +118,7 @@ class DeltaSource(Source):
         self._errors = DeltaErrors(source.name, config, job)
         self._files: dict[tuple[int, bool], list[SourceFile]] = {}
         self._passed_over: dict[int, PassedVersion] = {}
-        self._intervals = intervals_of_table(config, self._errors, self._commit, self._times)
+        self._intervals = intervals_of_table(config, self._errors, self)
         self._later: Sequence[SourceFile] = ()
 
     @staticmethod
@@ -291,7 +291,12 @@ class DeltaSource(Source):
         intervals = (self.interval_of(file.name) for file in self._later if file.name > last)
         return min((interval.start for interval in intervals if interval is not None), default=None)
 
-    def _commit(self, version: int) -> DeltaCommit:
+    def latest_state(self) -> TableState:
+        """Return the latest state of the table. Raises `SourceError` where its log does not give it."""
+        return self._guarded(self._versions()[-1])
+
+    def commit(self, version: int) -> DeltaCommit:
+        """Read a version. Raises `SourceError` where the log does not have it, or it cannot be read."""
         versions = self._versions()
         if version < versions[0]:
             raise self._errors.expired(version, versions[0] - 1)
@@ -343,11 +348,11 @@ class DeltaSource(Source):
         for name in sorted(names):
             if (version := version_of(name)) not in versions:
                 continue
-            appended = {logged.path: logged for logged in self._commit(version).appended}
+            appended = {logged.path: logged for logged in self.commit(version).appended}
             if (logged := appended.get(path_of(name))) is None:
                 continue
-            part = intervals.part_named(name)
-            file = self._file(version, APPENDED, logged, self._guarded(version), part)
+            state = self._guarded(version)
+            file = self._file(version, APPENDED, logged, state, intervals.part_named(name, state))
             if file.name == name and self._storage.at(file.path).has():
                 yield file
 
@@ -548,7 +553,7 @@ class DeltaSource(Source):
             raise self._errors.no_interval(version, logged.path, problem)
         return parts
 
-    def _times(self, version: int, logged: LoggedFile, state: TableState, column: str, zone: str) -> Times:
+    def times(self, version: int, logged: LoggedFile, state: TableState, column: str, zone: str) -> Times:
         """Read the times of a file's counting rows in a column. Raises `SourceError` for a missing file, and for an unreadable one."""
         path, facts = self._path_of(logged), self._facts_of(logged, state)
         try:

@@ -188,12 +188,21 @@ class IntervalError(HeadraceError):
     """The job has taken in the interval already, so that a backfill can compute it again."""
     changes: tuple[str, ...] = ()
     """Changes of the interval's input since then, as clauses."""
+    leaves_gap: bool = False
+    """The job has to take in an earlier interval first."""
 
     @classmethod
     def of_taken_in(cls, message: str, changes: tuple[str, ...] = ()) -> IntervalError:
         """Return the error for an interval that was taken in already."""
         error = cls(message)
         error.is_taken_in, error.changes = True, changes
+        return error
+
+    @classmethod
+    def of_gap(cls, message: str) -> IntervalError:
+        """Return the error for an interval before which others are missing."""
+        error = cls(message)
+        error.leaves_gap = True
         return error
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.execution_time.context import OutletEventAccessor
 
 from headrace.airflow import HeadraceRunOperator, _run_operator
 from headrace.airflow._driver_operator import CommandFailed, DriverOperator
@@ -40,7 +41,7 @@ class Airflow:
             conf=None, run_type=run_type, logical_date=start, data_interval_start=start, data_interval_end=end
         )
         run.start_date = started or now
-        self.events = {outlet: SimpleNamespace(extra={}) for outlet in task.outlets}
+        self.events = {outlet: OutletEventAccessor(key=None) for outlet in task.outlets}
         run_id = f"scheduled__{start.isoformat()}"
         return task.execute(
             {"ti": instance, "task": task, "run_id": run_id, "dag_run": run, "outlet_events": self.events}

@@ -13,9 +13,12 @@ from airflow.sdk.exceptions import (
     DownstreamTasksSkipped,
     TaskAwaitingInput,
 )
+from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow.serialization.serialized_objects import DagSerialization
 
+from headrace.airflow._rest import AirflowApi
 from headrace.airflow._words import plain_words
+from tests.airflow.test_partitions import events_of
 from tests.airflow.test_run_operator import DAY, GAP, REPORT, FakeInstance, context_of, execute, last_published
 
 __all__ = ["last_published"]
@@ -175,13 +178,20 @@ def test_successful_run_requests_no_replay(run):
     assert "flights_replay" not in {asset.name for asset in run.outlets}
 
 
+def request(start, end, run):
+    by = {"source_dag_id": "flights", "source_run_id": run, "source_task_id": "run"}
+    return SimpleNamespace(extra={"from": start, "to": end}, **by)
+
+
 def asking(*wishes, params=(None, None)):
-    events = {"asset": [SimpleNamespace(extra={"from": start, "to": end}) for start, end in wishes]}
+    events = {"asset": [request(start, end, f"day {number}") for number, (start, end) in enumerate(wishes)]}
     return {
         "ti": FakeInstance(),
         "run_id": "this",
         "params": dict(zip(("from", "to"), params, strict=True)),
         "triggering_asset_events": events if wishes else {},
+        "dag_run": SimpleNamespace(partition_key=None),
+        "outlet_events": OutletEventAccessors(),
     }
 
 
@@ -284,6 +294,68 @@ def test_approval_answer_skips_the_other_task(approve, answer, skipped):
     instance = FakeInstance()
     instance.task = approve
     with pytest.raises(DownstreamTasksSkipped) as ended:
-        approve.answered({"ti": instance}, {"chosen_options": [answer], "responded_by_user": {"name": "ada"}})
+        approve.answered(
+            {"ti": instance, "triggering_asset_events": {}},
+            {"chosen_options": [answer], "responded_by_user": {"name": "ada"}},
+        )
     assert list(ended.value.tasks) == [(skipped, -1)]
     assert instance.xcoms["return_value"] == {"answer": answer, "by": "ada"}
+
+
+def changed_sink(name, *days):
+    intervals = [[f"2013-01-{day:02}T00:00:00Z", f"2013-01-{day + 1:02}T00:00:00Z"] for day in days]
+    return {"table": name, "is_sink": True, "counts": [{"added": 2, "changed": 1}], "intervals": intervals, "rows": []}
+
+
+PROMOTED = {
+    **DONE, "run_id": "r9", "outcome": "promoted", "promotion": 15,
+    "differences": {"from": 10, "to": 12, "tables": [DONE["differences"]["tables"][0], changed_sink("flight_board", 10, 12)]},
+}  # fmt: skip
+TWO_DAYS = [
+    ("2013-01-10T00:00:00+00:00", "2013-01-11T00:00:00+00:00"),
+    ("2013-01-11T00:00:00+00:00", "2013-01-12T00:00:00+00:00"),
+]
+
+
+def test_promotion_names_the_days_with_changed_rows(replay, notes):
+    context = asking(*TWO_DAYS)
+    perform(replay, "promote", context, PROMOTED)
+    days = ["2013-01-10T00:00:00", "2013-01-12T00:00:00"]
+    assert events_of(context) == {"flights.flight_board": [*days, None]}
+    ((asset, event),) = context["outlet_events"]._dict.items()
+    assert [outlet.name for outlet in replay.get_task("promote").outlets] == [asset.name]
+    assert (event.extra["rows"], event.extra["promotion"], event.extra["days"]) == (3, 15, days)
+    assert "Days whose rows differ in sinks: 2013-01-10, 2013-01-12." in notes[0]
+
+
+def test_replay_without_changes_has_no_events(replay, notes):
+    context = asking(*TWO_DAYS)
+    perform(replay, "promote", context, {**PROMOTED, "differences": {"from": 10, "to": 12, "tables": []}})
+    assert (events_of(context), replay.get_task("promote").outlets) == ({}, [])
+
+
+@pytest.mark.parametrize(("promotion", "is_told"), [(15, True), (9, False), (None, False)])
+def test_promotion_of_a_dead_try_is_announced(replay, notes, promotion, is_told):
+    """It was committed; the branch that the next try looks for is there no more."""
+    context = asking(*TWO_DAYS)
+    compared = {**PROMOTED, "outcome": "needs_approval", "promotion": None}
+    context["ti"].xcom_pull = lambda **_: compared
+    nothing = {"job": "flights", "name": "replay", "run_id": "r9", "outcome": "nothing_open", "promotion": promotion}
+    perform(replay, "promote", context, nothing)
+    assert bool(events_of(context)) is is_told
+
+
+def test_each_day_says_where_its_replay_stands(replay, notes, monkeypatch):
+    written = {}
+
+    class Api:
+        def patch(self, path, body, **query):
+            written.setdefault(path, []).append(body["note"])
+
+    monkeypatch.setattr(AirflowApi, "connected", Api)
+    perform(replay, "promote", asking(*TWO_DAYS), PROMOTED)
+    assert [*written] == [f"/dags/flights/dagRuns/day%20{number}/taskInstances/run" for number in (0, 1)]
+    (began, first), (_, second) = written.values()
+    assert began.startswith("the replay is at work")
+    assert first == "replayed and live: checkpoint 15 has the result; rows of this day differ in flight_board"
+    assert second == "replayed and live: checkpoint 15 has the result; no row of this day differs in any sink"

@@ -70,7 +70,7 @@ def test_rejected_replay_does_not_begin(limited, answer, skipped):
     begin, instance, ended = task_of(limited, "begin"), FakeInstance(), []
     instance.task = begin
     try:
-        begin.answered({"ti": instance}, {"chosen_options": [answer], "responded_by_user": {"name": "ada"}})
+        begin.answered({**asking(), "ti": instance}, {"chosen_options": [answer], "responded_by_user": {"name": "ada"}})
     except DownstreamTasksSkipped as skipping:
         ended = list(skipping.tasks)
     assert ended == skipped

@@ -8,6 +8,7 @@ from typing import Any, Final
 from headrace.names import counted
 
 _CHANGES: Final = ("added", "gone", "changed", "renewed")
+_MOST_DAYS: Final = 10
 _LONGEST: Final = 950
 """Longest summary in characters: a note of Airflow has at most 1000."""
 
@@ -18,6 +19,7 @@ def summary(report: Mapping[str, Any]) -> str:
     differences = report.get("differences")
     if differences is not None:
         rows = sorted(_rows(differences), key=lambda row: not row[0].endswith("(sink)"))
+        lines += _days(differences)
         lines += _table(rows, sum(map(len, lines))) if rows else ["", "Nothing differs."]
         if report["outcome"] != "promoted":
             lines += ["", f"Rows: `headrace branch diff {report['job']} {report['name']}`"]
@@ -46,6 +48,16 @@ def _headline(report: Mapping[str, Any]) -> str:
 
 def _day(timestamp: str) -> str:
     return timestamp.removesuffix("T00:00:00Z")
+
+
+def _days(differences: Mapping[str, Any]) -> list[str]:
+    """Return a line on the days whose rows differ in a sink, if they are known."""
+    intervals = {tuple(interval) for table in differences["tables"] for interval in table.get("intervals", ())}
+    if not intervals:
+        return []
+    named = [_day(start) for start, _ in sorted(intervals)]
+    more = f" and {len(named) - _MOST_DAYS} more" if len(named) > _MOST_DAYS else ""
+    return ["", f"Days whose rows differ in sinks: {', '.join(named[:_MOST_DAYS])}{more}."]
 
 
 def _rows(differences: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

@@ -11,7 +11,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable, Param, TaskGroup
+from airflow.sdk import (
+    DAG,
+    Asset,
+    AssetAll,
+    CronDataIntervalTimetable,
+    CronTriggerTimetable,
+    Param,
+    PartitionedAssetTimetable,
+    TaskGroup,
+)
 
 from headrace.airflow._command import CommandTask
 from headrace.airflow._order_of_runs import EndTask, RefusedTask, refuse
@@ -78,6 +87,8 @@ def job_dag(job: JobConfig) -> DAG:
 
 
 def _timetable(schedule: ScheduleConfig) -> Any:
+    if schedule.after:
+        return PartitionedAssetTimetable(assets=AssetAll(*(Asset.ref(name=name) for name in schedule.after)))
     if schedule.automatic:
         return CronDataIntervalTimetable(schedule.cron, timezone=schedule.timezone)
     # It imports Airflow's core, which other jobs' DAG files need not import.

@@ -114,6 +114,25 @@ def wait_for_holder(context: Context, longest: timedelta, message: str, log: Any
     raise AirflowRescheduleException(now + LOOK_FOR_JOB_EVERY)  # type: ignore[no-untyped-call]  # Airflow gives it no types
 
 
+def wait_for_earlier(context: Context, message: str, log: Any) -> None:
+    """Reschedule a task for a partition before which others are missing, for a minute later: assets tell of partitions in any order.
+
+    Other runs do not wait: nobody may ever run what they lack. Raises `AirflowRescheduleException`, which uses up no retry.
+    """
+    if not is_of_partition(context):
+        return
+    seconds = LOOK_FOR_JOB_EVERY.total_seconds()
+    log.warning(
+        "%s The task waits for the earlier partitions, looks again in %.0f s, and uses up no retry.", message, seconds
+    )
+    raise AirflowRescheduleException(datetime.fromtimestamp(clock.now() / 1000, UTC) + LOOK_FOR_JOB_EVERY)  # type: ignore[no-untyped-call]  # Airflow gives it no types
+
+
+def is_of_partition(context: Context) -> bool:
+    """Return whether a DAG run is for a partition, and by that for an interval."""
+    return getattr(context["dag_run"], "partition_key", None) is not None
+
+
 def is_cancelled(context: Context, log: Any) -> bool:
     """Return whether the backfill of this DAG run was cancelled. False without the connection `headrace_airflow_api`.
 

@@ -20,8 +20,9 @@ from airflow.sdk.exceptions import TaskAwaitingInput
 
 from headrace.airflow._command import CommandTask
 from headrace.airflow._replay_plan import BEYOND, PlanTask, has_limits
-from headrace.airflow._replay_requests import replay_asset, replay_id
+from headrace.airflow._replay_requests import replay_asset, replay_id, tell_requesters
 from headrace.airflow._replay_task import BRANCH, ReplayTask
+from headrace.airflow._results import sink_assets
 from headrace.airflow._settings import task_settings
 from headrace.config import JobConfig, Promote
 
@@ -88,6 +89,7 @@ class ApprovalTask(BaseOperator, BranchMixIn):
         (answer,) = event["chosen_options"]
         person = (event.get("responded_by_user") or {}).get("name")
         self.log.info("%s by %s", answer, person)
+        tell_requesters(context, lambda *_: f"the replay: {answer} by {person}", self.log)
         return self._continue(context, {"answer": answer, "by": person})
 
     def _continue(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:
@@ -173,7 +175,12 @@ def _begin(job: JobConfig) -> ApprovalTask:
 
 def _promote(job: JobConfig) -> ReplayTask:
     return ReplayTask(
-        task_id="promote", job=job, promote=Promote.AUTOMATIC, only_open=True, pool_slots=job.airflow.pool_slots
+        task_id="promote",
+        job=job,
+        promote=Promote.AUTOMATIC,
+        only_open=True,
+        outlets=sink_assets(job),
+        pool_slots=job.airflow.pool_slots,
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException
 
+from headrace.airflow._rest import LONGEST_NOTE, AirflowApi, ApiError, quoted
 from headrace.config import JobConfig
 
 if TYPE_CHECKING:
@@ -72,6 +73,29 @@ def requested(context: Context) -> tuple[str, str]:
             "2013-01-11; or clear the task 'run' of the job's DAG for that day. Nothing was done."
         ) from None
     return start.isoformat(), end.isoformat()
+
+
+def tell_requesters(context: Context, text_of: Callable[[str, str], str], log: Any) -> None:
+    """Put a note on each task that has requested an interval: the text for its start and end. So Airflow's grid says where its replay stands.
+
+    Does nothing without the connection `headrace_airflow_api`. An error is only logged as a warning.
+    """
+    api = AirflowApi.connected()
+    events = [event for of_asset in context["triggering_asset_events"].values() for event in of_asset]
+    requests = {(event.source_dag_id, event.source_run_id, event.source_task_id): event.extra for event in events}
+    try:
+        for (dag, run, task), wish in requests.items():
+            if api is not None and dag is not None:
+                path = "/".join(("/dags", quoted(dag), "dagRuns", quoted(run), "taskInstances", quoted(task)))
+                note = text_of(_shown(wish["from"]), _shown(wish["to"]))
+                api.patch(path, {"note": note[:LONGEST_NOTE]}, update_mask="note")
+    except ApiError as error:
+        log.warning("the days of this replay have no notes of it: %s", error)
+
+
+def _shown(text: str) -> str:
+    """Return a timestamp as reports of commands write it."""
+    return _timestamp(text).isoformat().replace("+00:00", "Z")
 
 
 def _timestamp(text: str | None) -> datetime:

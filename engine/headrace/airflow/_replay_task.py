@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
@@ -12,8 +13,9 @@ from headrace import clock
 from headrace.airflow._command import failure
 from headrace.airflow._difference_summary import plan_text, summary
 from headrace.airflow._driver_operator import CommandFailed, DriverOperator
-from headrace.airflow._replay_requests import requested
-from headrace.airflow._results import SparkUiLink, write_note
+from headrace.airflow._partitions import keys_of
+from headrace.airflow._replay_requests import requested, tell_requesters
+from headrace.airflow._results import SparkUiLink, announce_promotion, write_note
 from headrace.airflow._run_operator import RUN_ID
 from headrace.airflow._words import option
 from headrace.config import JobConfig, Promote
@@ -53,6 +55,7 @@ class ReplayTask(DriverOperator):
             option("run-id", RUN_ID),
             option("budget", f"{job.run.budget.total_seconds():.0f}s"),
             *(["--beyond-limits"] if beyond_limits else []),
+            "--days",
             "--limit=1",
         ]
         super().__init__(job=job, application_args=words, **kwargs)
@@ -62,6 +65,9 @@ class ReplayTask(DriverOperator):
         start, end = requested(context)
         self.application_args = [*(self.application_args or []), option("from", start), option("to", end)]
         self.log.info("asked for %s to %s", start, end)
+        tell_requesters(
+            context, lambda *_: f"the replay is at work: DAG {context['ti'].dag_id}, branch {BRANCH}", self.log
+        )
         try:
             report = self.report(context)
         except CommandFailed as failed:
@@ -74,8 +80,50 @@ class ReplayTask(DriverOperator):
         text = summary(report)
         self.log.info(text)
         write_note(context, text, self.log)
+        tell_requesters(context, partial(_standing, report), self.log)
         _refuse_unfinished(report)
+        self.outlets = self._announced(report, context)
         return {**_without_values(report), "plan": plan_text(report), "summary": text}
+
+    def _announced(self, report: Mapping[str, Any], context: Context) -> list[Any]:
+        """Let the assets of the sinks tell of a promotion; return the outlets that have to."""
+        if not self.outlets:
+            return []
+        if report["outcome"] == "nothing_open":
+            report = self._promoted_before(report, context) or report
+        if report["outcome"] != "promoted":
+            return []
+        return announce_promotion(report, self.outlets, context, partial(keys_of, self._job))
+
+    def _promoted_before(self, report: Mapping[str, Any], context: Context) -> Mapping[str, Any] | None:
+        """Return what an earlier try has promoted, which died before it told anybody: as the task before has compared it. None if it did not."""
+        compared = context["ti"].xcom_pull(task_ids="backfill") or {}
+        promotion, differences = report.get("promotion"), compared.get("differences")
+        if promotion is None or differences is None or promotion <= differences["from"]:
+            return None
+        return {**compared, "outcome": "promoted", "promotion": promotion}
+
+
+def _standing(report: Mapping[str, Any], start: str, end: str) -> str:
+    """Return where the replay of an interval stands, for the task that has asked for it."""
+    name, outcome = report["name"], report["outcome"]
+    if outcome == "nothing_open":
+        return f"the replay is over: branch {name} was promoted or dropped already"
+    if report.get("differences") is None:
+        reached = f"{len(report['checkpoints'])} more micro-batches on branch {name}"
+        return f"the replay goes on: {_WAITS[outcome]} ({reached})" if outcome in _WAITS else f"the replay: {outcome}"
+    changed = [
+        table["table"]
+        for table in report["differences"]["tables"]
+        if any(first < end and start < last for first, last in table.get("intervals", ()))
+    ]
+    rows = f"rows of this day differ in {', '.join(changed)}" if changed else "no row of this day differs in any sink"
+    if outcome == "promoted":
+        return f"replayed and live: checkpoint {report['promotion']} has the result; {rows}"
+    return f"replayed on branch {name}, {outcome.replace('_', ' ')}: {rows}"
+
+
+_WAITS: Final = {"unfinished": "its budget ended, and the next attempt continues", "waiting": "services are down"}
 
 
 def _refuse_unfinished(report: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ A task pushes each link as an XCom. A note goes through Airflow's REST API: a ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -14,7 +14,8 @@ import attrs
 from airflow.sdk import Asset, BaseOperatorLink, conf
 from airflow.sdk.exceptions import AirflowRuntimeError
 
-from headrace.airflow._rest import CONNECTION, AirflowApi, ApiError, run_path
+from headrace.airflow._partitions import add_keys
+from headrace.airflow._rest import CONNECTION, LONGEST_NOTE, AirflowApi, ApiError, quoted, run_path
 from headrace.config import JobConfig
 from headrace.names import counted
 
@@ -49,23 +50,53 @@ def result_of(report: Result) -> Result:
     return {**rest, "interval": None if start is None or end is None else [start, end]}
 
 
-def announce(result: Result, outlets: Sequence[Any], context: Context) -> list[Any]:
+def announce(result: Result, outlets: Sequence[Any], context: Context, keys: Sequence[str] = ()) -> list[Any]:
     """Put the result into the events of the sinks' assets; return the outlets without sinks that have no news.
 
     A sink has news if no event has reported its last checkpoint: a failed run may have published one, and the next run then reports
-    it. Outlets that are not sinks of the job stay.
+    it. Outlets that are not sinks of the job stay. With `keys` of partitions, each sink has an event for each of them, also without news:
+    the partition is complete.
     """
     kept = []
+    own = getattr(context["dag_run"], "partition_key", None)
     for outlet in outlets:
         sink = _sink_of(outlet, result)
         if sink is None:
             kept.append(outlet)
-        elif _has_news(outlet, sink, result):
-            about = result["sinks"][sink]
-            context["outlet_events"][outlet].extra.update(
-                {**result, "sink": sink, "rows": about["rows"], "version": about["version"]}
-            )
+            continue
+        has_news = _has_news(outlet, sink, result)
+        if has_news or keys:
+            about, event = result["sinks"][sink], context["outlet_events"][outlet]
+            event.extra.update({**result, "sink": sink, "rows": about["rows"], "version": about["version"]})
+            add_keys(event, keys, own, with_plain=has_news)
             kept.append(outlet)
+    return kept
+
+
+def announce_promotion(
+    report: Mapping[str, Any], outlets: Sequence[Any], context: Context, keys_of: Callable[[Any], Sequence[str]]
+) -> list[Any]:
+    """Let the assets of sinks tell of a promotion; return the outlets without sinks that it did not change.
+
+    `report` is that of `headrace backfill --days`, `keys_of` returns the keys of intervals. A sink has an event for each day whose rows the
+    promotion changed, and one without a key.
+    """
+    changed = {table["table"]: table for table in report["differences"]["tables"] if table["is_sink"]}
+    kept = []
+    for outlet in outlets:
+        sink, checkpoint = outlet.extra["sink"], report["promotion"]
+        if (table := changed.get(sink)) is None:
+            continue
+        rows = sum(counts.get(change, 0) for counts in table["counts"] for change in ("added", "gone", "changed"))
+        event, keys = context["outlet_events"][outlet], keys_of(table["intervals"])
+        named = {name: report[name] for name in ("job", "run_id", "name", "checkpoint", "from", "to", "promotion")}
+        # Runs look for the last checkpoint that an event has reported of a sink.
+        about = {"rows": rows, "version": None, "checkpoint": checkpoint}
+        event.extra.update(
+            {**named, "checkpoint": checkpoint, "sink": sink, "rows": rows, "days": [*keys], "sinks": {sink: about}}
+        )
+        add_keys(event, keys, None, with_plain=True)
+        kept.append(outlet)
     return kept
 
 
@@ -158,9 +189,6 @@ def result_page(task_instance: Any) -> str:
     return f"{base}/dags/{dag}/runs/{run}/tasks/{task}/xcom"
 
 
-_LONGEST = 1000
-
-
 def write_note(context: Context, text: str, log: Any) -> None:
     """Put a note on the task instance, through the connection `headrace_airflow_api`; without one, do nothing.
 
@@ -172,13 +200,13 @@ def write_note(context: Context, text: str, log: Any) -> None:
         log.debug("no note was written: there is no connection %s", CONNECTION)
         return
     try:
-        api.patch(_path(context["ti"]), {"note": text[:_LONGEST]}, update_mask="note")
+        api.patch(_path(context["ti"]), {"note": text[:LONGEST_NOTE]}, update_mask="note")
     except ApiError as error:
         log.warning("no note was written through connection %s: %s", CONNECTION, error)
 
 
 def _path(task_instance: Any) -> str:
-    path = f"{run_path(task_instance)}/taskInstances/{quote(task_instance.task_id, safe='')}"
+    path = f"{run_path(task_instance)}/taskInstances/{quoted(task_instance.task_id)}"
     index = getattr(task_instance, "map_index", -1)
     return f"{path}/{index}" if index is not None and index >= 0 else path
 

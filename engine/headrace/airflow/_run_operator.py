@@ -22,8 +22,10 @@ from headrace.airflow._order_of_runs import (
     is_cleared,
     is_triggered,
     refuse,
+    wait_for_earlier,
     wait_for_holder,
 )
+from headrace.airflow._partitions import interval_of_partition, keys_of
 from headrace.airflow._replay_requests import register, replay_asset, replay_id, without_replay
 from headrace.airflow._results import (
     CheckpointLink,
@@ -221,7 +223,7 @@ class HeadraceRunOperator(DriverOperator):
         return mode == "interval" or (self._job.mode == "interval" and mode != "caught-up")
 
     def _check(self, context: Context) -> None:
-        """Refuse what cannot be run, wait behind a failed run, and put the interval of a trigger timetable in."""
+        """Refuse what cannot be run, wait behind a failed run, and put in the interval of a trigger timetable or of a partition."""
         if self._known_params is not None and (unknown := unknown_params(context, self._known_params)):
             if self._skips_refused:
                 refuse(context, unknown, self.log)
@@ -233,14 +235,30 @@ class HeadraceRunOperator(DriverOperator):
             hold_behind_failed_run(context, self.log)
         if self._skips_refused and not is_cleared(context) and is_cancelled(context, self.log):
             refuse(context, "the backfill of this run was cancelled. Nothing was done.", self.log)
-        if (interval := interval_of_trigger(context)) is not None:
+        if (interval := interval_of_trigger(context) or self._interval_of_partition(context)) is not None:
             self.application_args = with_interval(self.application_args or [], interval)
+
+    def _interval_of_partition(self, context: Context) -> tuple[str, str] | None:
+        """Return the interval of a DAG run for a partition, unless the task was given one.
+
+        Raises `AirflowFailException` for a strange key, `AirflowSkipException` with `skip_refused`.
+        """
+        if not self._takes_an_interval() or value_of("interval-start", self.application_args or []):
+            return None
+        try:
+            return interval_of_partition(context, self._job)
+        except ConfigError as error:
+            if self._skips_refused and is_triggered(context):
+                refuse(context, f"ConfigError: {error}", self.log)
+            raise AirflowFailException(f"ConfigError: {error}") from None
 
     def _failed(self, failed: CommandFailed, context: Context) -> AirflowException:
         """Return the exception for a failed run. Raises `AirflowRescheduleException` if it waits, `AirflowSkipException` if it is refused."""
         error = failure(failed.exit_code, failed.report)
         if failed.exit_code == FencedError.exit_code and "--force-fail-over" not in self.application_args:
             wait_for_holder(context, self._job.run.budget + self._job.run.grace, str(error), self.log)
+        if (failed.report or {}).get("leaves_gap", False):
+            wait_for_earlier(context, str(error), self.log)
         if self._skips_refused and failed.exit_code in _REFUSALS and is_triggered(context):
             refuse(context, str(error), self.log)
         return error
@@ -279,7 +297,8 @@ class HeadraceRunOperator(DriverOperator):
             self.log.warning("%s: %s", self._job.job, warning)
         if note := "; ".join(filter(None, (sentence, warning))):
             write_note(context, note, self.log)
-        self.outlets = announce(result, without_replay(self._job.job, self.outlets), context)
+        keys = keys_of(self._job, result.get("intervals", ()))
+        self.outlets = announce(result, without_replay(self._job.job, self.outlets), context, keys)
         return result
 
     def _link_to(self, result: Result, context: Context) -> str:

@@ -226,6 +226,7 @@ _COMMANDS = {
     "diff.register": ["diff"],
     "branch.register": ["branch"],
     "backfill.register": ["backfill"],
+    "backfill_dag.register": ["backfill-dag"],
     "lists.register_reads": ["timers", "sql", "views"],
     "lists.register_waiting": ["retries", "requests"],
     "lists.register_quarantine": ["quarantine"],
@@ -240,7 +241,7 @@ _COMMANDS = {
 }
 """Functions that add commands, with the names of the commands, in the order of `--help`."""
 
-_WITHOUT_TABLES = {"new", "setup", "jobs", "doctor"}
+_WITHOUT_TABLES = {"new", "setup", "jobs", "doctor", "backfill-dag"}
 """Commands that read no tables, or that have to work where pyarrow is missing."""
 
 _OF_SCHEDULERS = {"run", "backfill"}
@@ -310,6 +311,8 @@ def _is_reported(error: BaseException, ctx: Any, *, starts: bool) -> bool:
     content: dict[str, Any] = {"error": name, "message": in_utf8(message), "exit_code": exit_code_of(error)}
     if isinstance(error, IntervalError) and error.is_taken_in:
         content |= {"is_taken_in": True, "changes": list(error.changes)}
+    if isinstance(error, IntervalError) and error.leaves_gap:
+        content |= {"leaves_gap": True}
     is_written = write_document(file, content)
     is_expected = isinstance(error, HeadraceError) and not isinstance(error, EngineBug)
     return is_written and is_expected and ctx.invoked_subcommand in _OF_SCHEDULERS

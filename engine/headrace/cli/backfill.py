@@ -64,6 +64,7 @@ BeyondLimits = Annotated[
     bool,
     typer.Option("--beyond-limits", help="Begin also beyond 'replay.max_calls' and 'replay.max_minutes'."),
 ]
+Days = Annotated[bool, typer.Option("--days", help="Also find the days whose rows of each sink differ.")]
 OnlyOpen = Annotated[bool, typer.Option("--only-open", help="Continue an open branch; do nothing if there is none.")]
 
 _NO_LIMIT: Final = timedelta(days=3650).total_seconds()
@@ -87,6 +88,7 @@ def backfill(
     promote: Policy = None,
     renew: Renew = False,
     only_open: OnlyOpen = False,
+    days: Days = False,
     allow_effects: AllowEffects = False,
     beyond_limits: BeyondLimits = False,
     budget: Budget = None,
@@ -143,7 +145,7 @@ def backfill(
     else:
         known = name_of_open_backfill(config) if pending else None
         request = BackfillRequest(
-            config, requested, name or known or default_name(requested), renew or pending, only_open
+            config, requested, name or known or default_name(requested), renew or pending, only_open, days
         )
         if dry_run:
             return plan_report(request.config, request.plan())

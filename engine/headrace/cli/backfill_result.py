@@ -56,7 +56,8 @@ def nothing_pending(config: JobConfig, options: RunOptions) -> Ended:
 
 
 def _plain_nothing(request: BackfillRequest, options: RunOptions) -> dict[str, Any]:
-    return {"job": request.config.job, "name": request.name, "run_id": options.run_id, "outcome": "nothing_open"}
+    named = {"job": request.config.job, "name": request.name, "run_id": options.run_id}
+    return {**named, "outcome": "nothing_open", "promotion": request.promoted}
 
 
 def _plain_result(config: JobConfig, plan: BackfillPlan, result: BackfillResult) -> dict[str, Any]:

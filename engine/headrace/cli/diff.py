@@ -187,6 +187,7 @@ def plain_differences(before: Checkpoint, after: Checkpoint, tables: Iterable[Ta
             {
                 "table": difference.table,
                 "is_sink": difference.is_sink,
+                "intervals": [[Time(own.start).utc, Time(own.end).utc] for own in difference.intervals],
                 "counts": [{**counts.group, **counts.rows} for counts in difference.counts],
                 "rows": [
                     {

@@ -174,7 +174,8 @@ def plain_report(report: RunReport) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(report)
     pending = report.pending
     days = None if pending is None else {"from": Time(pending.start).utc, "to": Time(pending.end).utc}
-    return {**plain, **{name: Time(plain[name]).utc for name in _TIMES}, "pending": days}
+    intervals = [[Time(start).utc, Time(end).utc] for start, end in report.intervals]
+    return {**plain, **{name: Time(plain[name]).utc for name in _TIMES}, "intervals": intervals, "pending": days}
 
 
 _MODES = ("auto", "caught-up", "interval")

@@ -78,7 +78,7 @@ _SENTENCES = {
     ),
     InputKind.CORRECTED: (
         "source '{source}': {by} corrected what this job has taken in of {start} to {end} ({files}); 'headrace backfill {job} --pending' computes it again, and "
-        "'headrace input {job} --acknowledge FILE' leaves it as it is"
+        "'headrace input {job} --acknowledge FILE' leaves it as it is, until a backfill of an earlier day computes it again, too"
     ),
     InputKind.TWIN: (
         "source '{source}': {files_count} with the name of another one, and another ending ({files}): rows would count twice, and no run takes "

@@ -17,12 +17,13 @@ from zoneinfo import ZoneInfo
 from headrace.config._document import raise_problems
 from headrace.config._formats import foreign_keys
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
-from headrace.config._job import JobConfig, JobFile
+from headrace.config._job import JobConfig, JobFile, ScheduleConfig
 from headrace.config._read import read_struct
 from headrace.config._scalars import Place
 from headrace.config._sink import SINK_FORMATS, SinkConfig
 from headrace.config._source import SOURCE_FORMATS, SourceConfig, SourceFormat
 from headrace.config._values import (
+    Unit,
     check_cron,
     intervals_of_cron,
     longest_common_period,
@@ -220,6 +221,39 @@ def _schedule(config: JobConfig) -> Iterator[Problem]:
         yield "schedule.cron", str(error)
     if not _is_zone(config.schedule.timezone):
         yield "schedule.timezone", f"there is no time zone '{config.schedule.timezone}'"
+
+
+def _after(config: JobConfig) -> Iterator[Problem]:
+    """Yield why a job cannot run by partitions of assets."""
+    schedule = config.schedule
+    if schedule is None or not schedule.after:
+        return
+    if config.mode != "interval":
+        yield "schedule.after", "a partition is an interval: it needs mode 'interval'"
+    if not schedule.automatic:
+        yield "schedule.automatic", "with 'after' it is the assets that start runs: leave it out"
+    if config.run.gaps == "fill":
+        yield (
+            "run.gaps",
+            "with 'schedule.after', a missing day is one that has not come: runs wait for it. Leave it out",
+        )
+    if any(not name.strip() for name in schedule.after) or len({*schedule.after}) < len(schedule.after):
+        yield "schedule.after", "names of assets, each once, such as JOB.SINK"
+    if _is_zone(schedule.timezone) and ZoneInfo(schedule.timezone).utcoffset(None) is None and _has_hours(schedule):
+        yield (
+            "schedule.after",
+            f"clocks in {schedule.timezone} go back once a year, and the same hour is two partitions then, with one key: cut hours by timezone: UTC",
+        )
+
+
+def _has_hours(schedule: ScheduleConfig) -> bool:
+    """Return whether a schedule has intervals that are shorter than a day."""
+    try:
+        check_cron(schedule.cron)
+    except ValueError:
+        return False  # `_schedule` names it
+    unit = longest_common_period(schedule.cron)
+    return unit is None or unit.longest < Unit.DAY.longest
 
 
 def _intervals(config: JobConfig) -> Iterator[Problem]:
@@ -473,6 +507,7 @@ _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _bindings,
     _parallelism,
     _schedule,
+    _after,
     _nested_folders,
     _intervals,
     _cut,

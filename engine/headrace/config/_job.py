@@ -91,6 +91,9 @@ class ScheduleConfig(Section, frozen=True, kw_only=True):
     automatic: bool = True
     """Whether Airflow starts a run when an interval ends; false: it only starts backfills, and runs by hand."""
 
+    after: tuple[str, ...] = ()
+    """Names of assets, such as JOB.SINK: Airflow starts the run of an interval when each of them has an event for the interval's partition. Empty: when the interval ends."""
+
     def starts_at(self) -> datetime:
         """Return `start` as an aware timestamp."""
         if self.start.tzinfo is not None:

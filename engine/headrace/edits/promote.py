@@ -32,7 +32,7 @@ changes of the primary keys that either lineage has written since the fork:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -71,14 +71,14 @@ from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import NO_WRITERS, OUTPUTS, OutputFile, SparkWriters
 from headrace.sources.interval import timestamp_text
 from headrace.storage.delta_commits import APPEND_ONLY
+from headrace.storage.file_rows import partition_of, rows_of_files
 from headrace.storage.files import StagedFile, partition_text
 from headrace.storage.overlay import DELETED, OverlaySnapshot, own_rows, without
 from headrace.storage.refusals import doing
 from headrace.storage.storage import Storage
-from headrace.storage.table import ROW_KIND, Snapshot, TableMissingError, typed_rows
+from headrace.storage.table import ROW_KIND, Snapshot, TableMissingError
 from headrace.tables.schemas import tables_in
 
-_PARTITION: Final = "partition."
 _ROW: Final = "_row"
 
 
@@ -115,7 +115,7 @@ def _added_files(
         return
     for number, action in enumerate(own.add_actions().to_pylist()):
         rows = folder.at(own.uri).parquet(unquote(action["path"]))
-        values = _partition(action)
+        values = partition_of(action)
         partition = {column: values[column] for column in of_branch.partition_columns}
         path = f"{folders_of(partition)}{_file_name(job, name, checkpoint_id, number)}"
         staged = folder.stage(path, rows)
@@ -159,7 +159,7 @@ def _changed_partitions(
     if not is_plain or not by or any(pa.types.is_nested(own.type) for own in schema):
         return None
     added = live.files() - (base.files() if base is not None else set())
-    sides = [(_rows_of_files(live, added, schema, storage), 1), (own_rows(of_branch).read(schema), -1)]
+    sides = [(rows_of_files(live, added, schema, storage), 1), (own_rows(of_branch).read(schema), -1)]
     counted_rows = [rows.append_column(_ROW, pa.repeat(pa.scalar(count), len(rows))) for rows, count in sides]
     sums = pa.concat_tables(counted_rows).group_by(schema.names, use_threads=False).aggregate([(_ROW, "sum")])
     differing = sums.filter(pc.not_equal(sums[f"{_ROW}_sum"], 0)).select(by)
@@ -193,10 +193,8 @@ def _changes(live: Snapshot, of_branch: Snapshot, schema: pa.Schema, key: list[s
     written = own.read(pa.schema([*schema, pa.field(DELETED, pa.bool_())])) if base is not None else own.read(schema)
     if live.form.has_plain_files and (base is None or base.form.has_plain_files):
         common = live.files() & (base.files() if base is not None else set())
-        now = _rows_of_files(live, live.files() - common, schema, storage)
-        then = (
-            _rows_of_files(base, base.files() - common, schema, storage) if base is not None else schema.empty_table()
-        )
+        now = rows_of_files(live, live.files() - common, schema, storage)
+        then = rows_of_files(base, base.files() - common, schema, storage) if base is not None else schema.empty_table()
     else:
         now, then = live.read(schema), base.read(schema) if base is not None else schema.empty_table()
     if base is None:
@@ -210,31 +208,6 @@ def _changes(live: Snapshot, of_branch: Snapshot, schema: pa.Schema, key: list[s
     return pa.concat_tables(
         [_with_kind(_unequal(target, now, key), "+U"), _with_kind(_padded(deleted_keys, schema), "-D")]
     )
-
-
-def _rows_of_files(table: Snapshot, files: Collection[str], schema: pa.Schema, storage: Storage) -> pa.Table:
-    """Return the rows of some data files of a table."""
-    parts = [schema.empty_table()]
-    for action in table.add_actions().to_pylist():
-        path = unquote(action["path"])
-        if path not in files:
-            continue
-        rows = storage.at(table.uri).parquet(path)
-        for column, text in _partition(action).items():
-            if column in schema.names:
-                value = pa.scalar(text, pa.string()).cast(schema.field(column).type)
-                rows = rows.append_column(column, pa.repeat(value, len(rows)))
-        parts.append(typed_rows(table.uri, rows, schema))
-    return pa.concat_tables(parts)
-
-
-def _partition(action: dict[str, object]) -> dict[str, str | None]:
-    """Return the value of each partition column of a file, as Delta's log writes it."""
-    return {
-        name.removeprefix(_PARTITION): partition_text(value)
-        for name, value in action.items()
-        if name.startswith(_PARTITION)
-    }
 
 
 def _unequal(rows: pa.Table, others: pa.Table, key: list[str]) -> pa.Table:

@@ -40,7 +40,7 @@ def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> IntervalPla
             f"{_restored_by_hand(lineage)}. Nothing was taken in. Run the interval that starts there first (--interval-start "
             f"{timestamp_text(stands_at)}). Or let the run take in all that is missing first: --fill, or run.gaps: fill in the job's file."
         )
-        raise IntervalError(msg)
+        raise IntervalError.of_gap(msg)
     covered = [checkpoint for checkpoint in lineage if checkpoint.interval_end is not None]
     if not covered:
         return IntervalPlace()
@@ -103,6 +103,7 @@ def taken_in(lineage: Sequence[Checkpoint], source: str) -> TakenIn:
         facts=next((own for checkpoint in reversed(lineage) if (own := checkpoint.sources.get(source))), NO_FACTS),
         commit_times=times,
         dated=frozenset(times),
+        began=lineage[0].committed_at if lineage else 0,
     )
 
 

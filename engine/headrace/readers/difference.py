@@ -7,15 +7,17 @@ another rewriting of whole tables, all entries are compared.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import ConfigError, StorageError
 from headrace.log.checkpoint import Kind
 from headrace.log.declared import to_schemas
+from headrace.readers.changed_intervals import DifferingRows
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.query import ask, connect, copy, reading, unreadable
+from headrace.sources.interval import Interval
 from headrace.storage.predicate import Conditions, Within
 from headrace.storage.refusals import reason_of
 from headrace.storage.table import Snapshot, TableMissingError
@@ -104,15 +106,22 @@ class TableDifference:
     is_sink: bool
     counts: tuple[Counts, ...]
     rows: tuple[ChangedRow, ...]
+    intervals: tuple[Interval, ...] = ()
+    """Intervals of a sink's rows that differ (`headrace.readers.changed_intervals`), if they were asked for."""
 
 
 def differences(
-    before: JobAtCheckpoint, after: JobAtCheckpoint, operator: str | None = None, limit: int = 20
+    before: JobAtCheckpoint,
+    after: JobAtCheckpoint,
+    operator: str | None = None,
+    limit: int = 20,
+    *,
+    names_intervals: bool = False,
 ) -> Iterator[TableDifference]:
     """Yield the tables that differ between two checkpoints: the state tables, then the sinks.
 
     The checkpoints are of a job, or of the job and a branch. Each table has at most `limit` rows. With `operator`, only its
-    state is compared, and no sink. Expired entries count where `before` and `after` have them (`with_expired`). Raises
+    state is compared, and no sink. With `names_intervals`, the differences of sinks between a job and its branch name the intervals. Expired entries count where `before` and `after` have them (`with_expired`). Raises
     `StorageError` when the files of a checkpoint are gone.
     """
     for table in STATE_TABLES.values():
@@ -120,7 +129,7 @@ def differences(
         if difference.counts:
             yield difference
     for name in () if operator else before.config.sinks:
-        difference = _sink_difference(before, after, name, limit)
+        difference = _sink_difference(before, after, name, limit, names_intervals=names_intervals)
         if difference.counts:
             yield difference
 
@@ -215,7 +224,9 @@ def _copy_touched(
     return True
 
 
-def _sink_difference(before: JobAtCheckpoint, after: JobAtCheckpoint, name: str, limit: int) -> TableDifference:
+def _sink_difference(
+    before: JobAtCheckpoint, after: JobAtCheckpoint, name: str, limit: int, *, names_intervals: bool
+) -> TableDifference:
     snapshots = [_sink_at(job, job.config.sinks[name].table_path) for job in (before, after)]
     if _are_on_one_lineage(before, after) and snapshots[0].version == snapshots[1].version:
         return TableDifference(name, True, (), ())
@@ -230,7 +241,11 @@ def _sink_difference(before: JobAtCheckpoint, after: JobAtCheckpoint, name: str,
         connection.execute(f"CREATE VIEW {side} AS SELECT *{missing} FROM {side}_rows")  # noqa: S608 - quoted names
     key = _primary_key(after, name)
     values = [column for column in columns if column not in key]
-    return _compare(connection, name, key, values, limit, is_sink=True)
+    difference = _compare(connection, name, key, values, limit, is_sink=True)
+    if not names_intervals or not difference.counts:
+        return difference
+    rows = DifferingRows(connection, name, key, columns)
+    return replace(difference, intervals=rows.intervals(before, after))
 
 
 def _sink_at(job: JobAtCheckpoint, uri: str) -> Snapshot:

@@ -20,6 +20,7 @@ from headrace.config import JobConfig, Promote
 from headrace.edits.fork import drop_branch, fork, log_of
 from headrace.edits.promote import Promotion, promoting, settle_promotion
 from headrace.errors import FencedError, HeadraceError, add_to
+from headrace.log.checkpoint import Kind
 from headrace.log.log import CheckpointLog
 from headrace.plan.stages import Plan
 from headrace.readers.difference import TableDifference, differences
@@ -94,6 +95,8 @@ class Backfill:
     run_branch: RunBranch
     limit: int = 20
     """Number of rows of each table in the comparison."""
+    names_days: bool = False
+    """The comparison names the intervals of the sinks' rows that differ."""
 
     def run(self) -> BackfillResult:
         """Fork the branch if it is missing, run it up to the live head, compare it, and promote it if the job's file says so.
@@ -155,8 +158,11 @@ class Backfill:
             return BackfillResult(BackfillOutcome.UNFINISHED, report)
         live, branch = (JobAtCheckpoint(config) for config in (self.config, self._on_branch))
         self._check_input(branch.log)
-        comparison = Comparison(live, branch, tuple(differences(live, branch, limit=self.limit)))
+        comparison = Comparison(live, branch, tuple(self._differences(live, branch)))
         return BackfillResult(self._outcome(comparison), report, comparison)
+
+    def _differences(self, live: JobAtCheckpoint, branch: JobAtCheckpoint) -> Iterator[TableDifference]:
+        return differences(live, branch, limit=self.limit, names_intervals=self.names_days)
 
     def _check_input(self, log: CheckpointLog) -> None:
         """Raise `SourceError` when input has changed that the branch took in. The simulation has its own."""
@@ -225,6 +231,15 @@ class BackfillRequest:
     """Replace an open backfill with this name that cannot continue; see `plan_backfill`."""
     only_open: bool = False
     """Never begin a branch: do nothing if none with this name is open."""
+    names_days: bool = False
+    """See `Backfill.names_days`."""
+
+    @property
+    def promoted(self) -> int | None:
+        """Live checkpoint of the last promotion of a branch with this name; None without one."""
+        log = log_of(self.config)
+        own = (c for c in reversed(log.checkpoints) if c.kind is Kind.PROMOTION and c.name == self.name)
+        return next((checkpoint.checkpoint_id for checkpoint in own), None)
 
     def plan(self) -> BackfillPlan:
         """Return the plan. Changes nothing. Raises the errors of `plan_backfill`."""
@@ -245,7 +260,7 @@ class BackfillRequest:
         plan = self._plan(code)
         if not options.beyond_limits:
             refuse_beyond_limits(self.config, plan)
-        return plan, Backfill(self.config, code, plan, options, run_branch, limit).run()
+        return plan, Backfill(self.config, code, plan, options, run_branch, limit, self.names_days).run()
 
     def _plan(self, code: Plan) -> BackfillPlan:
         return plan_backfill(self.config, code, self.requested, self.name, renews=self.renews)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Final
 
 from headrace import clock
 from headrace.commit.branch_code import check_forked, record_run, refuse_effects
@@ -21,7 +22,7 @@ from headrace.config import JobConfig
 from headrace.edits.migrate import settle_schemas
 from headrace.errors import ConfigError, HeadraceError, keep_committed
 from headrace.log.checkpoint import Checkpoint
-from headrace.log.intervals import gap_before, place_of
+from headrace.log.intervals import gap_before, interval_of, place_of
 from headrace.log.warnings import (
     passed_version_warnings,
     passed_versions,
@@ -54,7 +55,7 @@ from headrace.run.backfill_branches import left_behind
 from headrace.run.batch_sequence import BatchSequence
 from headrace.run.events import OnEvent, RunEvents, sink_reports
 from headrace.run.followed import FollowedLineage
-from headrace.run.options import RunOptions, RunReport, StoppedBecause
+from headrace.run.options import Intervals, RunOptions, RunReport, StoppedBecause
 from headrace.run.replay import Replay, branch_replay, fork_of
 from headrace.run.services import live_responses
 from headrace.run.tasks import StageTasks
@@ -265,6 +266,7 @@ def run_on(
         intake = Intake(plan, config, topics=topics, steps=steps)
         ending: Ending = "end" if options.end_of_input else "finish" if options.finish else None
         calls = UnansweredCalls(batches)
+        owed = _held(job.last)
         with _ended(batches):
             with ended_by_sigterm(batches.stop):
                 reason = _run_all(mode, batches, intake, ending)
@@ -285,6 +287,8 @@ def run_on(
         pending = None if config.branch is not None else pending_correction(config, job.lineage.checkpoints)
         last, sinks = job.last, sink_reports(job)
         interval = _interval_of(options, mode, last)
+        wanted = Interval.of(*interval) if mode == "interval" else None
+        intervals = () if wanted is None else _published(wanted, owed, batches, reason)
     return RunReport(
         job=config.job,
         run_id=options.run_id,
@@ -300,6 +304,7 @@ def run_on(
         watermark=last.watermark,
         interval_start=interval[0],
         interval_end=interval[1],
+        intervals=intervals,
         sinks=sinks,
         row_times=row_times,
         watermark_waits=tuple(waits),
@@ -325,6 +330,28 @@ def _interval_of(options: RunOptions, mode: str, last: Checkpoint) -> tuple[int 
     if mode == "interval":
         return options.interval_start, options.interval_end
     return last.interval_start, last.interval_end
+
+
+def _published(wanted: Interval, owed: Interval | None, batches: BatchSequence, reason: StoppedBecause) -> Intervals:
+    """Return the intervals whose rows an interval run has published whole, in order.
+
+    `owed` is the one whose records an earlier run has held. Records that this run holds are published by the next one, with their interval.
+    """
+    committed = (interval_of(checkpoint) for checkpoint in batches.committed)
+    intervals = {own for own in (owed, *committed) if own is not None}
+    if reason not in _STOPPED_EARLY:
+        intervals.add(wanted)
+    if (held := _held(batches.job.last)) is not None:
+        intervals.discard(held)
+    return tuple(sorted((own.start, own.end) for own in intervals))
+
+
+_STOPPED_EARLY: Final = frozenset({"budget", "max_batches", "terminated"})
+
+
+def _held(last: Checkpoint) -> Interval | None:
+    """Return the interval of records that a checkpoint holds; None if it holds none."""
+    return last.interval if last.holds_records else None
 
 
 def _mode(config: JobConfig, options: RunOptions) -> str:

@@ -11,6 +11,9 @@ from headrace.log.warnings import RunWarning, WatermarkWait
 from headrace.sources.interval import Interval
 
 Mode = Literal["auto", "caught_up", "interval", "backfill"]
+Intervals = tuple[tuple[int, int], ...]
+"""Start (inclusive) and end (exclusive) of each interval (ms)."""
+
 StoppedBecause = Literal["drained", "budget", "max_batches", "interval", "done", "terminated", "finished", "ended"]
 """Why a run ended. done: its interval had been taken in before, with the same input."""
 
@@ -122,6 +125,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
     interval_end: int | None = None
     """End of that interval (ms, exclusive)."""
+
+    intervals: Intervals = ()
+    """Intervals whose rows an interval run has published whole, in order: its own, missing ones that it filled in, and one that it has finished."""
 
     sinks: dict[str, SinkReport] = {}
     """By sink."""

@@ -103,6 +103,9 @@ class TakenIn:
     generations: Generations = field(default_factory=dict)
     """Generations that any checkpoint has recorded, also one that was left behind by a restore, and on a branch those of its job."""
 
+    began: int = 0
+    """When the job began (ms)."""
+
     def with_acknowledged(self, records: Sequence[TakenFile]) -> TakenIn:
         """Return the input with further files that somebody has acknowledged."""
         if not records:

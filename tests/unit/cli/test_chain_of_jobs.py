@@ -214,6 +214,17 @@ def test_failed_backfill_fails_no_run(chain, monkeypatch):
     assert report["backfill"]["message"] == "the disk is full"
 
 
+def test_new_job_stops_at_former_promotions(chain):
+    chain.correct_second_day()
+    source = OF_TABLE.format("bronze").replace(", interval: {by: partition, column: day}", "")
+    text = job_file("plain", source).replace("mode: interval\n", "")
+    (chain.home / "conf" / "jobs" / "plain.yaml").write_text(text)
+    with clock.installed(clock.SystemClock()):  # commits have the time of the machine
+        answer = chain.headrace("run plain --json")
+    assert answer.exit_code == 7
+    assert "rewrites rows" in answer.output
+
+
 DAYS = 4
 LEASE = 3_600_000
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # a history takes too long for many shorter ones

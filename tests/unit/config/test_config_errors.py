@@ -40,6 +40,26 @@ MISTAKES = {
     "a bad cron": ("schedule: {cron: daily, start: 2026-01-01}\n", ["schedule.cron", "five fields"]),
     "a bad time zone": ("schedule: {cron: '@daily', start: 2026-01-01, timezone: Mars}\n", ["no time zone 'Mars'"]),
     "a bad date": ("schedule: {cron: '@daily', start: soon}\n", ["schedule.start", "such as 2026-01-31", "soon"]),
+    "partitions of no intervals": (
+        "schedule: {cron: '@daily', start: 2026-01-01, after: [a.b]}\n",
+        ["schedule.after", "needs mode 'interval'"],
+    ),
+    "partitions of two starters": (
+        "schedule: {cron: '@daily', start: 2026-01-01, after: [a.b], automatic: false}\n",
+        ["schedule.automatic", "it is the assets that start runs"],
+    ),
+    "partitions that would be filled": (
+        "run: {gaps: fill}\nschedule: {cron: '@daily', start: 2026-01-01, after: [a.b]}\n",
+        ["run.gaps", "runs wait for it"],
+    ),
+    "partitions of one asset twice": (
+        "schedule: {cron: '@daily', start: 2026-01-01, after: [a.b, a.b]}\n",
+        ["schedule.after", "each once"],
+    ),
+    "hours that come twice": (
+        "schedule: {cron: '@hourly', start: 2026-01-01, after: [a.b], timezone: Europe/Berlin}\n",
+        ["schedule.after", "the same hour is two partitions"],
+    ),
     "a missing key": ("schedule: {cron: '@daily'}\n", ["schedule.start: this key is missing"]),
     "too many tasks": ("max_parallelism: 4\nparallelism: 5\n", ["demo.yaml:11", "parallelism", "(4) key groups"]),
     "far too many tasks": ("max_parallelism: 100000\nparallelism: 100000\n", ["demo.yaml:11", "<= 32768"]),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime
 from itertools import pairwise
+from types import SimpleNamespace
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from headrace import Pipeline, Struct, Timestamp
 from headrace.errors import IntervalError, UserFunctionError
+from headrace.log.checkpoint import Kind
+from headrace.run.job_run import _published
+from headrace.sources.interval import Interval
 from headrace.testing import PipelineHarness
 from tests.unit.run.dated_table import DatedTable, IntervalJob, days
 
@@ -82,6 +86,7 @@ def test_missing_intervals_come_first_in_one_run(by_file):
     assert names_of(harness) == ["row 0", "row 1", "row 2"]
     assert (len(report.checkpoints), report.stopped_because) == (2, "interval")
     assert (report.interval_start, report.interval_end) == (EDGES[2], EDGES[3])
+    assert report.intervals == tuple(pairwise(EDGES[1:4]))
 
 
 def test_day_of_23_hours_is_not_cut():
@@ -98,7 +103,9 @@ def test_filled_days_are_done_one_by_one():
     feed_days(harness, range(5))
     run_day(harness, 0)
     run_day(harness, 4)
-    assert [run_day(harness, number).stopped_because for number in range(5)] == ["done"] * 5
+    again = [run_day(harness, number) for number in range(5)]
+    assert [report.stopped_because for report in again] == ["done"] * 5
+    assert [report.intervals for report in again] == [(day,) for day in pairwise(EDGES)]
     assert names_of(harness) == [f"row {number}" for number in range(5)]
 
 
@@ -112,6 +119,27 @@ def test_failed_fill_goes_on_where_it_stopped():
     harness.change(pipeline=pipeline_of(copied))
     run_day(harness, 2)
     assert names_of(harness) == ["row 0", "row 1", "row 2"]
+
+
+@pytest.mark.parametrize("held", [None, 0, 1])
+@pytest.mark.parametrize("reason", ["interval", "budget"])
+def test_day_of_held_records_is_not_published(held, reason):
+    """The run that has finished a day names it, also if its records were taken in by an earlier one."""
+    first, second = (Interval(*edges) for edges in pairwise(EDGES[:3]))
+    last = SimpleNamespace(interval=second, holds_records=reason == "budget")
+    committed = [SimpleNamespace(kind=Kind.BATCH, interval=second)]
+    batches = SimpleNamespace(committed=committed, job=SimpleNamespace(last=last))
+    owed = None if held is None else (first, second)[held]
+    published = {first} if held == 0 else set()
+    if reason == "interval":
+        published |= {second}
+    assert _published(second, owed, batches, reason) == tuple(sorted((day.start, day.end) for day in published))
+
+
+def test_caught_up_run_names_no_days():
+    harness = harness_of_days()
+    feed_days(harness, range(3))
+    assert harness.run(mode="caught_up").intervals == ()
 
 
 def test_limit_of_micro_batches_ends_the_fill():

@@ -14,15 +14,15 @@ def is_rewrite(commit: DeltaCommit) -> bool:
     return bool(commit.dropped) or (commit.is_restore and bool(commit.appended))
 
 
-def is_passed_over(commit: DeltaCommit, policy: str, *, reads_changes: bool = False) -> bool:
+def is_passed_over(commit: DeltaCommit, policy: str, *, reads_changes: bool = False, is_new: bool = True) -> bool:
     """Return whether a source with this `on_change` passes over a commit as a whole.
 
     Whatever that says, it passes over a promotion of the job that writes the table, unless that has brought input which the job had not taken
-    in, too. A source that reads changes takes all of it in.
+    in, too. A source that reads changes takes all of it in. `is_new` is False for commits from before the job began.
     """
     if reads_changes or policy == "as_changes":
         return False
-    if commit.correction is not None and is_rewrite(commit) and not commit.correction.is_ahead:
+    if is_new and commit.correction is not None and is_rewrite(commit) and not commit.correction.is_ahead:
         return True
     if policy == "skip":
         return is_rewrite(commit)

@@ -316,10 +316,12 @@ class DeltaSource(Source):
         except StoreError:
             return False  # the plan says so
 
-    def _passes_over(self, commit: DeltaCommit) -> bool:
+    def _passes_over(self, commit: DeltaCommit, taken_in: TakenIn) -> bool:
+        """Return whether a commit is passed over. A job that began after a promotion has no rows that it corrects."""
         if self._intervals is not None and self._intervals.are_rewritten and commit.correction is not None:
             return True
-        return is_passed_over(commit, self._config.on_change, reads_changes=self._config.change_feed)
+        is_new = commit.timestamp >= taken_in.began
+        return is_passed_over(commit, self._config.on_change, reads_changes=self._config.change_feed, is_new=is_new)
 
     def _is_skipped(self, version: int) -> bool:
         return self._config.skips(version)
@@ -522,7 +524,7 @@ class DeltaSource(Source):
                 ]
             else:
                 commit = self._log.commit(version)
-                if checked and self._passes_over(commit):
+                if checked and self._passes_over(commit, taken_in):
                     self._passed_over[version] = _passed_version(commit)
                     return [*self._rewritten(commit, state)]
                 problem = self._errors.of_commit(commit, state, taken_in)
@@ -736,9 +738,9 @@ class DeltaSource(Source):
         in_part = [position.last] if position.last and version_of(position.last) == place.version else []
         for name in (*in_part, *position.begun):
             if kind_of(name) != SNAPSHOT and version_of(name) in versions and not self._is_skipped(version_of(name)):
-                self._check_reading(name, version_of(name))
+                self._check_reading(name, version_of(name), taken_in)
 
-    def _check_reading(self, file: str, version: int) -> None:
+    def _check_reading(self, file: str, version: int, taken_in: TakenIn) -> None:
         """Refuse to read the rest of a version in another way than its beginning, which had this file."""
         try:
             commit = self._log.commit(version)
@@ -750,7 +752,7 @@ class DeltaSource(Source):
             is_net,
             not (is_net or self._config.change_feed),
         )
-        if not is_same or self._passes_over(commit):
+        if not is_same or self._passes_over(commit, taken_in):
             msg = (
                 f"source '{self._name}': 'change_feed' or 'on_change' has changed while version {version} of {self._config.path} was "
                 "read in part. Nothing was taken in. Set it back until the version is read, then change it."

@@ -160,6 +160,23 @@ def test_refused_interval_is_registered_with_its_reason(run, notes, context, cha
     assert "The DAG flights_replay computes it again" in notes[0]
 
 
+PENDING = {"from": "2013-01-10T00:00:00Z", "to": "2013-01-12T00:00:00Z"}
+
+
+@pytest.mark.parametrize(("follow", "asks"), [("automatic", True), ("ask", False), ("never", False)])
+def test_pending_days_are_registered_if_the_job_follows(dag_bag, edit_job, notes, last_published, follow, asks):
+    edit_job("flights", replay={"follow": follow})
+    run = dag_bag().dags["flights"].get_task("run")
+    run.allow_nested_operators = True
+    context = context_of(run)
+    execute(run, report={**REPORT, "pending": PENDING}, context=context)
+    replayed = [asset for asset in run.outlets if asset.name == "flights_replay"]
+    assert len(replayed) == asks
+    for asset in replayed:
+        assert context["outlet_events"][asset].extra == {**PENDING, "run_id": "this"}
+    assert "--no-follow=True" in dag_bag().dags["flights"].get_task("run").application_args
+
+
 def test_gap_is_refused_also_in_a_backfill(run):
     with pytest.raises(AirflowFailException, match="there would be a gap"):
         execute(run, 9, GAP, context=context_of(run, run_type="backfill"))

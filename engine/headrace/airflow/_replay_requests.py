@@ -40,7 +40,7 @@ def replay_asset(job: str) -> Asset:
 
 
 def register(job: str, start: str, end: str, outlets: Sequence[Any], context: Context) -> list[Any]:
-    """Request an interval to be taken in again; return the outlets of the requesting task: only the asset."""
+    """Request an interval to be taken in again; return the outlet of the request: only the asset, nothing if the task does not have it."""
     asset = replay_asset(job)
     registered = [outlet for outlet in outlets if outlet == asset]
     for outlet in registered:

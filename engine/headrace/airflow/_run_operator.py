@@ -178,6 +178,7 @@ class HeadraceRunOperator(DriverOperator):
             "force-fail-over": force_fail_over,
             "finish": finish,
             "end-of-input": end_of_input,
+            "no-follow": register_replay,
         }
         outlets = [*sink_assets(config), *([replay_asset(config.job)] if register_replay else [])]
         settings = {"outlets": outlets, "runner": runner, "spark_info": spark_info, **kwargs}
@@ -298,8 +299,20 @@ class HeadraceRunOperator(DriverOperator):
         if note := "; ".join(filter(None, (sentence, warning))):
             write_note(context, note, self.log)
         keys = keys_of(self._job, result.get("intervals", ()))
-        self.outlets = announce(result, without_replay(self._job.job, self.outlets), context, keys)
+        asked = self._followed(result, context)
+        self.outlets = [*announce(result, without_replay(self._job.job, self.outlets), context, keys), *asked]
         return result
+
+    def _followed(self, result: Result, context: Context) -> list[Any]:
+        """Ask the job's replay DAG for the pending days that a run has met, if its file says so; return the asset of the request."""
+        pending = result.get("pending")
+        if pending is None or self._job.replay.follow != "automatic":
+            return []
+        days = f"{pending['from']} to {pending['to']}"
+        asked = register(self._job.job, pending["from"], pending["to"], self.outlets, context)
+        if asked:
+            self.log.info("pending days %s are registered for replay (replay.follow: automatic)", days)
+        return asked
 
     def _link_to(self, result: Result, context: Context) -> str:
         if self._checkpoint_url is None:

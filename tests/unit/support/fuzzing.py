@@ -11,6 +11,4 @@ FACTOR = float(os.environ.get("HEADRACE_EXAMPLES", "1"))
 
 def examples(count: int) -> hypothesis.settings:
     """Return settings of a test that draws `count` examples by default."""
-    return hypothesis.settings(
-        max_examples=max(1, round(count * FACTOR)), suppress_health_check=list(hypothesis.HealthCheck)
-    )
+    return hypothesis.settings(max_examples=round(count * FACTOR) or 1, suppress_health_check=[*hypothesis.HealthCheck])

@@ -206,6 +206,10 @@ class IntervalError(HeadraceError):
         return error
 
 
+class OpenIntervalError(IntervalError):
+    """More input may still come to the interval of a run. Run it again later."""
+
+
 class SinkMismatchError(HeadraceError):
     """Job and sink disagree on what was published, or the sink's table belongs to another job, or refuses rows. Trying again does not help."""
 

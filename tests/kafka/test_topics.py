@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
+from headrace.config import Promote
 from headrace.edits.fork import fork
 from headrace.edits.promote import promoting
 from headrace.errors import ConfigError, ServiceError, SourceError
 from headrace.log.log import CheckpointLog
+from headrace.run.backfill import BackfillOutcome, BackfillRequest
+from headrace.run.options import RunOptions
+from headrace.sources.interval import Interval
+from headrace.spark.runner import run_in
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import QUARANTINE
 from tests.jobs.ports import free_port
@@ -150,3 +156,44 @@ def test_wrong_settings_are_named(job, source, error, match):
     job.configure(topic="rows", **source)
     with pytest.raises(error, match=match):
         job.run()
+
+
+def test_intervals_and_backfills_by_times_of_messages(broker, job):
+    topic, fixed = (broker.topic(number, **{"retention.ms": "-1"}) for number in (2, 1))  # the times are old
+    for day, names in ((0, "ab"), (1, "cd"), (2, "e")):
+        for place, name in enumerate(names):
+            broker.send(topic, [message(name, at=86_400 * day + place)], timestamp=NOON + day * DAY)
+    broker.send(topic, [message("x", at=2)], partition=1, timestamp=NOON)
+    broker.send(topic, [message("late", at=3)], partition=1, timestamp=NOON + DAY)
+    broker.send(topic, [message("never")], partition=1, timestamp=NOON + DAY, aborts=True)
+    job.configure(topic=topic, interval={"by": "committed"})
+    cuts = []
+    for day in range(2):
+        job.run(mode="interval", interval_start=FIRST + day * DAY, interval_end=FIRST + (day + 1) * DAY)
+        cuts.append(positions(job))
+    assert cuts == [{0: 2, 1: 1}, {0: 4, 1: 3}]  # the marker of the aborted transaction has the broker's time
+    broker.expire(topic, 4)  # partition 0 has landed files alone
+    broker.send(fixed, [message("C", at=86_400)], timestamp=NOON + DAY)
+    ended = backfill(job, FIRST + DAY, {"replay.sources.rows": f"{{topic: {fixed}}}"})
+    assert ended.outcome is BackfillOutcome.PROMOTED
+    assert positions(job) == {0: 4, 1: 3}
+    assert job.run(end_of_input=True) == ["a", "b", "x", "C", "e"]
+    ended = backfill(job, FIRST, {}, end=FIRST + DAY)
+    assert (ended.outcome, ended.changes_nothing) == (BackfillOutcome.PROMOTED, True)
+
+
+FIRST = 1_709_251_200_000  # 1 March 2024
+DAY = 86_400_000
+NOON = FIRST + DAY // 2
+
+
+def backfill(job, start, settings, end=None):
+    """Compute a day again with these settings of the branch; return the result."""
+    config = job.home.config()
+    config = replace(config, replay=replace(config.replay, promote=Promote.AUTOMATIC))
+    request = BackfillRequest(config, Interval(start, end or start + DAY), f"again_{start}", settings=settings)
+
+    def run_branch(branch, options):
+        return run_in(job.spark, branch, options, lambda _: None)
+
+    return request.run(RunOptions(run_id="backfill"), run_branch)[1]

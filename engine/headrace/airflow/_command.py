@@ -56,12 +56,14 @@ FINAL_EXIT_CODES = frozenset(error.exit_code for error in _FINAL)
 def failure(exit_code: int, report: Mapping[str, Any] | None = None) -> AirflowException:
     """Return the exception that ends a task whose command ended with `exit_code`.
 
-    It is an `AirflowFailException`, after which Airflow does not retry, for `FINAL_EXIT_CODES`. `report` has the error as the
+    It is an `AirflowFailException`, after which Airflow does not retry, for `FINAL_EXIT_CODES`, unless the interval was only open: a retry may come
+    later. `report` has the error as the
     command wrote it (`error`, `message`); without them, as of a command whose output was lost, the sentence names what is known of the exit code.
     """
     has_error = report is not None and "error" in report
     sentence = f"{report['error']}: {report['message']}" if report and has_error else _unreported(exit_code)
-    if exit_code in FINAL_EXIT_CODES:
+    is_open = report is not None and report.get("error") == errors.OpenIntervalError.__name__
+    if exit_code in FINAL_EXIT_CODES and not is_open:
         return AirflowFailException(f"{sentence}\n(exit code {exit_code}: not retried, a retry would end the same)")
     return AirflowException(f"{sentence}\n(exit code {exit_code})")
 

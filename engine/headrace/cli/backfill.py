@@ -12,6 +12,7 @@ import typer
 from headrace.cli.arguments import Cluster, Job, Limit, check_word, load, new_run_id, parsed_milliseconds
 from headrace.cli.backfill_plan import plan_report
 from headrace.cli.backfill_result import DONE, ended, followed, nothing_pending
+from headrace.cli.branch import corrected_settings
 from headrace.cli.run import (
     AllowEffects,
     Budget,
@@ -57,6 +58,14 @@ Policy = Annotated[
         help="Overrides 'replay.promote' in the job's file.",
     ),
 ]
+Corrected = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        "--source",
+        metavar="NAME=[FORMAT:]PLACE",
+        help="Read this path or topic in place of a source, in the requested intervals; may be repeated.",
+    ),
+]
 Renew = Annotated[
     bool, typer.Option("--renew", help="Replace an open branch that cannot continue by one for both intervals.")
 ]
@@ -85,6 +94,7 @@ def backfill(
     downstream: Downstream = False,
     name: Name = None,
     dry_run: DryRun = False,
+    source: Corrected = None,
     promote: Policy = None,
     renew: Renew = False,
     only_open: OnlyOpen = False,
@@ -111,6 +121,10 @@ def backfill(
     With --downstream, jobs of this home that read a sink of this job follow, one after the other, each with its own pending days, once
     the one before is promoted; and so on to the end of the chain. --promote counts for all of them.
 
+    --source names corrected input: in the requested intervals the branch reads it in place of a source, and then goes on with the source
+    itself. So does the job behind a promotion. FORMAT is needed where it is another than that of the source, as orders=json:/lake/fixed or
+    orders=kafka:orders_fixed; 'orders={path: /lake/fixed, interval: ...}' is a section as in replay.sources of a job's file.
+
     You may kill it at any point: the same command continues. Services whose responses are kept are not called again, others are;
     --dry-run shows both numbers. A backfill that expects more calls than 'replay.max_calls' in the job's file, or more minutes than
     'replay.max_minutes', begins only with --beyond-limits.
@@ -120,6 +134,8 @@ def backfill(
     --report FILE writes the output of --json, or {"error", "message", "exit_code"}, to FILE.
 
     Example:  headrace backfill flights --from 2013-01-10 --to 2013-01-11 --dry-run
+
+    Example:  headrace backfill flights --from 2013-01-10 --to 2013-01-11 --source events=/lake/corrected
 
     Exit codes: 0 done, or out of budget; 2 configuration, another open backfill, or a job that can have no branches; 3 another
     command holds the branch or the job; 4 a service is down; 5 user code raised; 6 stored state does not fit; 7 bad input, or
@@ -144,8 +160,15 @@ def backfill(
         content, blocks = nothing_pending(config, options)
     else:
         known = name_of_open_backfill(config) if pending else None
+        settings = corrected_settings(config, source)
         request = BackfillRequest(
-            config, requested, name or known or default_name(requested), renew or pending, only_open, days
+            config,
+            requested,
+            name or known or default_name(requested),
+            renew or pending,
+            only_open,
+            days,
+            settings,
         )
         if dry_run:
             return plan_report(request.config, request.plan())

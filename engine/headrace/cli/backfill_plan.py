@@ -43,6 +43,8 @@ def _shown_plan(config: JobConfig, plan: BackfillPlan) -> Iterator[tuple[str, st
     yield "branch", f"{plan.name}{way}"
     yield "forks at", f"checkpoint {plan.fork_id}, which stands at {timestamp_text(plan.begins_at)}"
     yield "because", _reason(plan)
+    for setting, text in plan.settings.items():
+        yield "reads", f"{setting}: {text}"
     yield "micro-batches", _listed_steps(plan)
     yield "files", f"{estimate.files:,}"
     yield "rows", f"{estimate.rows:,} at the first time"
@@ -107,6 +109,7 @@ def _plain_plan(config: JobConfig, plan: BackfillPlan) -> dict[str, Any]:
         "goes_on": plan.branch is not None,
         "renews": plan.replaced is not None,
         "reason": None if plan.reason is None else msgspec.to_builtins(plan.reason),
+        "settings": dict(plan.settings),
         "changes": [msgspec.to_builtins(change) for change in plan.changes],
         "steps": [str(step) for step in plan.steps],
         "files": estimate.files,

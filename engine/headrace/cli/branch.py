@@ -63,6 +63,45 @@ def named_settings(
     return named
 
 
+def corrected_settings(config: JobConfig, sources: list[str] | None) -> dict[str, str]:
+    """Return corrected input of a backfill as settings of its branch, as YAML by dotted key.
+
+    Each text is SOURCE=PLACE, for input of the format of the source, SOURCE=FORMAT:PLACE, or SOURCE={...}, a section as in `replay.sources`.
+    Raises `ConfigError` for others, for unknown sources, and where nobody can tell what a place is.
+    """
+    from headrace.errors import ConfigError
+
+    settings: dict[str, str] = {}
+    for text in sources or []:
+        name, separator, place = text.partition("=")
+        if not separator or name not in config.sources or not place:
+            msg = f"--source '{text}' is not SOURCE=PLACE, SOURCE=FORMAT:PLACE or SOURCE={{...}} (sources: {', '.join(config.sources)}). Nothing was done."
+            raise ConfigError(msg)
+        settings[f"replay.sources.{name}"] = place if place.startswith("{") else _corrected_place(config, name, place)
+    return settings
+
+
+def _corrected_place(config: JobConfig, source: str, place: str) -> str:
+    """Return the section of a place, as YAML."""
+    import msgspec
+
+    from headrace.config import SOURCE_FORMATS
+    from headrace.errors import ConfigError
+
+    word, _, rest = place.partition(":")
+    is_named = word in SOURCE_FORMATS and not rest.startswith("//")
+    name, place = (word, rest) if is_named else (config.sources[source].format, place)
+    kind = SOURCE_FORMATS[name]
+    if kind.has_partitions and "/" in place:
+        msg = (
+            f"--source '{source}={place}': source '{source}' is a {kind.noun}, and this is none. Say what it is, as {source}=json:{place}, or {source}="
+            f"kafka:TOPIC (formats: {', '.join(SOURCE_FORMATS)}). Nothing was done."
+        )
+        raise ConfigError(msg)
+    where = {"topic": place} if kind.has_partitions else {"path": place if "://" in place else _absolute(place)}
+    return msgspec.json.encode({"format": name, **where}).decode()
+
+
 def with_options(
     config: JobConfig, pipeline: str | None, sources: list[str] | None, settings: list[str] | None
 ) -> JobConfig:
@@ -85,12 +124,15 @@ def with_options(
 
 def _as_yaml(path: str) -> str:
     """Return a path as quoted YAML: it may contain characters with a meaning in YAML."""
-    from pathlib import Path
-
     import msgspec
 
-    place = path if "://" in path else str(Path(path).absolute())
-    return msgspec.json.encode(place).decode()
+    return msgspec.json.encode(path if "://" in path else _absolute(path)).decode()
+
+
+def _absolute(path: str) -> str:
+    from pathlib import Path
+
+    return str(Path(path).absolute())
 
 
 Why = Annotated[Optional[str], typer.Option("--why", help="The reason, kept with the branch.")]  # noqa: UP045

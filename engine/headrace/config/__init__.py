@@ -37,6 +37,7 @@ from headrace.config._scalars import allow_scheme, expand_settings
 from headrace.config._schema import cluster_schema, job_schema
 from headrace.config._sections import (
     AsyncStateConfig,
+    CorrectedInput,
     CsvOptions,
     EventOptions,
     ExecutionConfig,
@@ -48,7 +49,7 @@ from headrace.config._sections import (
     UpsertMaterializeConfig,
 )
 from headrace.config._sink import FOLDER_TABLE, SinkConfig
-from headrace.config._source import SourceConfig
+from headrace.config._source import SOURCE_FORMATS, SourceConfig
 from headrace.config._time_pattern import time_pattern
 from headrace.config._types import PipelineCode, Promote
 from headrace.config._values import PATTERN as DURATION_PATTERN
@@ -58,12 +59,14 @@ __all__ = [
     "DURATION_PATTERN",
     "FOLDER_TABLE",
     "LINES",
+    "SOURCE_FORMATS",
     "AirflowConfig",
     "AsyncIoConfig",
     "AsyncStateConfig",
     "ClusterConfig",
     "ClusterFile",
     "CompactionConfig",
+    "CorrectedInput",
     "CsvOptions",
     "EventOptions",
     "ExecutionConfig",

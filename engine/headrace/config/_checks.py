@@ -14,12 +14,15 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
+import msgspec
+
 from headrace.config._document import raise_problems
 from headrace.config._formats import foreign_keys
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
 from headrace.config._job import JobConfig, JobFile, ScheduleConfig
 from headrace.config._read import read_struct
 from headrace.config._scalars import Place
+from headrace.config._sections import IntervalOptions
 from headrace.config._sink import SINK_FORMATS, SinkConfig
 from headrace.config._source import SOURCE_FORMATS, SourceConfig, SourceFormat
 from headrace.config._values import (
@@ -259,12 +262,7 @@ def _has_hours(schedule: ScheduleConfig) -> bool:
 def _intervals(config: JobConfig) -> Iterator[Problem]:
     for name, source in config.sources.items():
         kind = source.kind
-        if config.mode == "interval" and not kind.has_intervals:
-            yield (
-                f"sources.{name}",
-                f"a {kind.noun} has no intervals: {kind.parts} are taken in as they come; use mode 'caught_up'",
-            )
-        elif config.mode == "interval" and source.interval is None:
+        if config.mode == "interval" and source.interval is None:
             yield f"sources.{name}", _missing_interval(kind)
         yield from ((f"sources.{name}.{key}", why) for key, why in _interval_options(source))
         yield from _pattern(config, name, source)
@@ -289,7 +287,7 @@ def _missing_interval(kind: SourceFormat) -> str:
 def _interval_options(source: SourceConfig) -> Iterator[Problem]:
     """Yield why a format has no such intervals, and keys that are missing or too many."""
     own, kind = source.intervals, source.kind
-    if own is None or not kind.intervals_by:
+    if own is None:
         return
     key = "interval" if isinstance(source.interval, str) else "interval.by"
     if own.by not in kind.intervals_by:
@@ -309,6 +307,8 @@ def _interval_options(source: SourceConfig) -> Iterator[Problem]:
         yield "interval.lateness", "only intervals by column have a lateness"
     if own.by == "committed" and own.pattern is not None:
         yield "interval.pattern", "commit times need no pattern"
+    if own.idle_after != IntervalOptions().idle_after and not kind.has_partitions:
+        yield "interval.idle_after", f"only partitions of a topic can be idle, and this is a {kind.noun}"
 
 
 def _pattern(config: JobConfig, name: str, source: SourceConfig) -> Iterator[Problem]:
@@ -390,6 +390,28 @@ def _source_formats(config: JobConfig) -> Iterator[Problem]:
             if getattr(source, key) and getattr(source, key) != getattr(_PLAIN, key):
                 why = f"write format: {owners[0]}" if len(owners) == 1 else source.kind.why_not
                 yield f"sources.{name}.{key}", f"the format {source.format} does not have it: {why}"
+
+
+def _corrected(config: JobConfig) -> Iterator[Problem]:
+    """Yield corrected input of no source, and what is wrong with it as a source."""
+    for name in config.replay.sources:
+        if name not in config.sources:
+            yield f"replay.sources.{name}", f"the job has no such source (sources: {', '.join(config.sources)})"
+            continue
+        other = config.corrected(name)
+        if other.interval is None:
+            yield (
+                f"replay.sources.{name}.interval",
+                f"this key is missing: what the intervals of a {other.kind.noun} are by",
+            )
+        elif other.kind.is_versioned and other.intervals is not None and other.intervals.by == "committed":
+            yield (
+                f"replay.sources.{name}.interval",
+                "commit times of corrected rows are those of the correction: write {by: column, column: NAME} or {by: partition, column: NAME}",
+            )
+        as_source = msgspec.structs.replace(config, sources={name: other}, sinks={}, mode="caught_up")
+        for check in (_source_formats, _values, _intervals):
+            yield from ((f"replay.{key}", why) for key, why in check(as_source))
 
 
 def _missing(where: str, config: SourceConfig | SinkConfig, required: Iterable[str]) -> Iterator[Problem]:
@@ -512,6 +534,7 @@ _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _intervals,
     _cut,
     _source_formats,
+    _corrected,
     _sink_formats,
     _values,
     _names,

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace as replace_fields
 
 from headrace.config._cluster import ClusterConfig
-from headrace.config._sections import ExecutionConfig, OperatorConfig
+from headrace.config._sections import CorrectedInput, ExecutionConfig, OperatorConfig
 from headrace.config._settings import shown_setting
 from headrace.config._sink import SinkConfig
 from headrace.config._source import SourceConfig
@@ -235,6 +235,9 @@ class ReplayConfig(Section, frozen=True, kw_only=True):
     max_minutes: Count | None = None
     """Most minutes likewise."""
 
+    sources: dict[Name, CorrectedInput] = msgspec.field(default_factory=dict)
+    """Corrected input: what a backfill reads in the requested intervals in place of these sources of the job. `headrace backfill --source` sets it for one backfill."""
+
     dag: bool = True
     """true: Airflow has a DAG JOB_replay. A run that was cleared or backfilled, or whose input has changed, registers an interval there that was taken in already. false: such runs fail."""
 
@@ -335,6 +338,15 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
         """Return the location of the job's pipeline, for `headrace.plan.loader`."""
         names = (_renames(self.sources), _renames(self.sinks))
         return PipelineCode(self.pipeline, str(self.home), self.profile.py_files, *names)
+
+    def corrected(self, source: str) -> SourceConfig:
+        """Return the settings of the corrected input of a source; see `replay.sources`."""
+        return self.sources[source].corrected_by(self.replay.sources[source])
+
+    @property
+    def all_sources(self) -> list[SourceConfig]:
+        """Return the settings of all sources, and of corrected input."""
+        return [*self.sources.values(), *map(self.corrected, self.replay.sources)]
 
     @property
     def reads_latest_tables(self) -> bool:

@@ -7,6 +7,7 @@ are only in `AsyncStateOptions`.
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Literal
 
 import msgspec
@@ -95,7 +96,7 @@ class IntervalOptions(Section, frozen=True, kw_only=True):
     """Way in which a source tells the interval of its rows."""
 
     by: Literal["name", "committed", "partition", "column"] = "name"
-    """name: the names of files in a folder. committed: the commit times of a Delta table's versions. partition: the values of a partition column of a Delta table. column: the values of a DATE or TIMESTAMP column of a Delta table. Part of the job's meaning: keep it."""
+    """name: the names of files in a folder. committed: the commit times of a Delta table's versions, or the times of a topic's messages. partition: the values of a partition column of a Delta table. column: the values of a DATE or TIMESTAMP column of a Delta table. Part of the job's meaning: keep it."""
 
     pattern: str | None = None
     """by name: the pattern of the names. by partition: the pattern of the values, in the same directives; null: `%Y-%m-%d`, a day. by column: its finest directive is the length of the periods, down to the minute; null: a day."""
@@ -106,6 +107,9 @@ class IntervalOptions(Section, frozen=True, kw_only=True):
     lateness: Span | None = None
     """by column: how long after the end of its period a row may be committed and still count for that period, such as 2d; a later one counts for the period that ended this long before its commit. Part of the job's meaning: keep it."""
 
+    idle_after: Span = timedelta(minutes=1)
+    """by committed, of a topic: a partition without a message of the interval's end or later keeps the interval open, until this time after the end; then it is idle, and all of its messages belong to the interval."""
+
     @property
     def text(self) -> str | None:
         """Return the pattern of names or of values; None where nothing but commit times gives an interval."""
@@ -115,6 +119,28 @@ class IntervalOptions(Section, frozen=True, kw_only=True):
     def has_column(self) -> bool:
         """Return whether a column gives the intervals."""
         return self.by in {"partition", "column"}
+
+
+class CorrectedInput(Section, frozen=True, kw_only=True):
+    """Input that a backfill reads in the requested intervals in place of a source. Other keys are those of the source, as far as the format has them."""
+
+    format: Literal["parquet", "json", "csv", "avro", "delta", "kafka"] | None = None
+    """Its format; null: that of the source."""
+
+    path: Location = ""
+    """Folder of the files, or folder or URI of the Delta table."""
+
+    topic: str | None = None
+    """Format kafka: the topic's name."""
+
+    servers: str | None = None
+    """Format kafka: brokers to ask first; null: those of the source."""
+
+    interval: str | IntervalOptions | None = None
+    """By what its rows have intervals; null: by what those of the source have, where the format has such intervals, and else `%Y-%m-%d` for files."""
+
+    timezone: str | None = None
+    """The time zone of the times in file names or in a column; null: that of the source."""
 
 
 class CsvOptions(Section, frozen=True, kw_only=True):

@@ -16,9 +16,10 @@ import msgspec
 
 from headrace.config._csv import csv_problems
 from headrace.config._file_pattern import file_pattern
-from headrace.config._formats import Problem, client_problems, topic_place, without_settings
+from headrace.config._formats import Problem, client_problems, foreign_keys, topic_place, without_settings
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
 from headrace.config._sections import (
+    CorrectedInput,
     CsvOptions,
     EventOptions,
     FileOptions,
@@ -109,7 +110,7 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     """Format delta: versions of the table that are passed over, whatever they changed, such as `17` or `3, 13-17`."""
 
     interval: str | IntervalOptions | None = None
-    """Pattern of the file's name, with or without its ending, in directives of strptime, that gives the file's interval: `%Y-%m-%d` a day, `%Y-%m-%dT%H` an hour, `%G-W%V` a week, `%Y-%m` a month. With a `/` it is one of the path, and may have wildcards: `day=%Y-%m-%d/*`. Of a Delta table, and in general, a mapping such as `{by: committed}` or `{by: column, column: ordered_at, lateness: 2d}`; null: none."""
+    """Pattern of the file's name, with or without its ending, in directives of strptime, that gives the file's interval: `%Y-%m-%d` a day, `%Y-%m-%dT%H` an hour, `%G-W%V` a week, `%Y-%m` a month. With a `/` it is one of the path, and may have wildcards: `day=%Y-%m-%d/*`. Of a Delta table or a topic, and in general, a mapping such as `{by: committed}` or `{by: column, column: ordered_at, lateness: 2d}`; null: none."""
 
     timezone: str | None = None
     """The time zone of the times in file names, or in the values of a column, as in Europe/Berlin; null: UTC. Needed where the schedule has another zone than UTC. Part of the job's meaning: keep it."""
@@ -231,6 +232,26 @@ class SourceConfig(Section, frozen=True, kw_only=True):
         """Return the place of the source, for messages."""
         return self.kind.place(self)
 
+    def corrected_by(self, given: CorrectedInput) -> SourceConfig:
+        """Return the settings with which corrected input is read in place of this source."""
+        kind, plain = SOURCE_FORMATS[given.format or self.format], SourceConfig()
+        lacks = {key: getattr(plain, key) for key in foreign_keys(kind, SOURCE_FORMATS.values())}
+        fits = self.intervals is not None and self.kind.intervals_by == kind.intervals_by
+        own = {
+            "format": kind.name,
+            "start": None,
+            "skip_versions": None,
+            "skip_offsets": None,
+            "interval": given.interval or (self.interval if fits else "%Y-%m-%d" if kind.is_folder else None),
+            "timezone": given.timezone or (self.timezone if fits or kind.is_folder else None),
+        }
+        place = (
+            {"topic": given.topic, "servers": given.servers or self.servers}
+            if kind.has_partitions
+            else {"path": given.path}
+        )
+        return msgspec.structs.replace(self, **{**lacks, **own, **place})
+
     def shown(self) -> dict[str, Any]:
         """Return the settings for printing: values of a client's settings are hidden, since they may be secrets."""
         return without_settings(self)
@@ -257,12 +278,14 @@ class SourceFormat:
     places: ClassVar[tuple[str, ...]]
     """Parts of a row's place in arrival order, as people name them."""
 
-    intervals_by: ClassVar[tuple[str, ...]] = ()
+    intervals_by: ClassVar[tuple[str, ...]]
     """What may tell the interval of its parts, so that jobs can run by interval, and have backfills."""
     is_folder: ClassVar[bool] = False
     """True: other people put its files there, and know them by name."""
     lands_files: ClassVar[bool] = False
     """True: its rows have no files of their own, and the job lands them. Where such files begin and end means nothing."""
+    is_versioned: ClassVar[bool] = False
+    """True: its rows have the times of the commits that added them."""
     has_partitions: ClassVar[bool] = False
     """True: it consists of parts whose rows have no order among each other."""
     own_order: ClassVar[str | None] = None
@@ -273,11 +296,6 @@ class SourceFormat:
     def __init__(self, name: str) -> None:
         """Keep the name that the job's file has."""
         self.name = name
-
-    @property
-    def has_intervals(self) -> bool:
-        """Return whether something may tell the interval of its parts."""
-        return bool(self.intervals_by)
 
     def place(self, config: SourceConfig) -> str:
         """Return the place of the source, for messages."""
@@ -369,6 +387,7 @@ class TableFormat(SourceFormat):
     )
     why_not = "a Delta table's log names its files, in the order of its versions"
     places = ("version", "file", "row")
+    is_versioned = True
     intervals_by = ("committed", "partition", "column")
 
     def reads(self, config: SourceConfig) -> str:
@@ -394,11 +413,12 @@ class TopicFormat(SourceFormat):
     row = "message"
     keys = (
         *("start", "servers", "topic", "options", "values", "keys", "registry", "schema"),
-        *("on_tombstone", "skip_offsets", "envelope", "envelope_table"),
+        *("on_tombstone", "skip_offsets", "envelope", "envelope_table", "interval"),
     )
     required = ("servers", "topic")
     why_not = "a topic is named by 'servers' and 'topic', and its messages have offsets"
     places = ("partition", "offset")
+    intervals_by = ("committed",)
     lands_files = has_partitions = True
     own_order = "messages of a topic arrive in the order of their offsets"
     only_on_spark = "reads a topic of Kafka, which needs Spark: land it as files first, and read those"
@@ -415,18 +435,24 @@ class TopicFormat(SourceFormat):
         """Return what a job reads of the source, as text."""
         skipped = f"; skip_offsets: {config.skip_offsets}" if config.skip_offsets else ""
         values = "" if config.values == "json" else f"; values: {config.values}"
-        return f"messages of {self.place(config)} (start: {config.start or 'earliest'}{values}{skipped})"
+        by = "" if config.intervals is None else f"; interval by: {config.intervals.by}"
+        return f"messages of {self.place(config)} (start: {config.start or 'earliest'}{by}{values}{skipped})"
 
     def problems(self, config: SourceConfig) -> Iterator[Problem]:
         """Yield a place to begin at that no topic has, and what is wrong with its name and the client's settings."""
         start = config.start or ""
         if start == StartKind.SNAPSHOT.value or start.startswith(f"{StartKind.VERSION.value} "):
             yield "start", "a topic has no versions: write earliest, latest, or a day or a timestamp"
+        elif config.intervals is not None and start == StartKind.LATEST.value:
+            yield "start", _NOT_LATEST
         yield from client_problems(config.topic, config.options, _CONSUMER_OPTIONS)
         yield from _event_problems(config)
         yield from _schema_problems(config)
         if config.registry is not None:
             yield from _registry_problems(config.registry)
+
+
+_NOT_LATEST: Final = "'latest' leaves out rows of later intervals: the first interval says where a job begins, so write earliest, a time or a version"
 
 
 def _table_interval_problems(config: SourceConfig) -> Iterator[Problem]:
@@ -435,10 +461,7 @@ def _table_interval_problems(config: SourceConfig) -> Iterator[Problem]:
     if own is None or own.by == "name":
         return
     if config.begins_at.kind is StartKind.LATEST:
-        yield (
-            "start",
-            "'latest' leaves out rows of later intervals: the first interval says where a job begins, so write earliest, a time or a version",
-        )
+        yield "start", _NOT_LATEST
     if own.by in {"committed", "column"} and config.begins_at.kind is StartKind.SNAPSHOT:
         yield (
             "start",

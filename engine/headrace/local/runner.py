@@ -37,6 +37,9 @@ def only_on_spark(config: JobConfig, plan: Plan) -> Iterator[str]:
             yield f"source '{source.name}' {what}"
         if source.transform is not None:
             yield f"source '{source.name}' has a transform of Spark, .spark() or .sql(): write it as map, filter or flat_map"
+    for name in config.replay.sources:
+        if (what := config.corrected(name).kind.only_on_spark) is not None:
+            yield f"the corrected input of source '{name}' {what}"
     for name, sink in config.sinks.items():
         if sink.kind.only_on_spark is not None:
             yield f"sink '{name}' {sink.kind.only_on_spark}"

@@ -5,9 +5,9 @@ Request for a backfill: continue the open one with its name, or begin a new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from headrace import crash_points
 from headrace.commit.branch_code import refuse_effects
 from headrace.commit.input_changes import listed_input
 from headrace.commit.run_check import checked_plan
-from headrace.config import JobConfig, Promote
+from headrace.config import JobConfig, Promote, with_settings
 from headrace.edits.fork import drop_branch, fork, log_of
 from headrace.edits.promote import Promotion, promoting, settle_promotion
 from headrace.errors import FencedError, HeadraceError, add_to
@@ -121,6 +121,7 @@ class Backfill:
                 plan.fork_id,
                 self.options.run_id,
                 backfill_note(plan.requested),
+                settings=plan.settings,
                 requested=plan.requested,
             )
         crash_points.reached("backfill.forked")
@@ -133,7 +134,7 @@ class Backfill:
 
     @property
     def _on_branch(self) -> JobConfig:
-        return self.config.on_branch(self.plan.name)
+        return with_settings(self.config, self.plan.settings).on_branch(self.plan.name)
 
     def _catch_up(self) -> RunReport:
         requested = self.plan.requested
@@ -233,6 +234,8 @@ class BackfillRequest:
     """Never begin a branch: do nothing if none with this name is open."""
     names_days: bool = False
     """See `Backfill.names_days`."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the branch's own, by dotted key, as `replay.sources.orders`."""
 
     @property
     def promoted(self) -> int | None:
@@ -263,4 +266,4 @@ class BackfillRequest:
         return plan, Backfill(self.config, code, plan, options, run_branch, limit, self.names_days).run()
 
     def _plan(self, code: Plan) -> BackfillPlan:
-        return plan_backfill(self.config, code, self.requested, self.name, renews=self.renews)
+        return plan_backfill(self.config, code, self.requested, self.name, renews=self.renews, settings=self.settings)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.async_io.metrics import ServiceMetrics
 from headrace.commit.branch_code import code_differences, differences_to_file, listed
 from headrace.commit.input_changes import InputChange, input_changes, listed_input
-from headrace.config import JobConfig
+from headrace.config import JobConfig, with_settings
 from headrace.edits.fork import log_of
 from headrace.errors import ConfigError, IntervalError, SourceError
 from headrace.log.branches import Branch
@@ -31,11 +31,14 @@ from headrace.run.pending_corrections import jobs_downstream
 from headrace.run.replay import Part, branch_replay
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval, timestamp_text
+from headrace.sources.position import TopicPosition
 from headrace.sources.source import ListedFile
 from headrace.tables.folder import JobFolder
 from headrace.tables.requests import count_by_checkpoint
 from headrace.tables.schemas import RESPONSES
 from headrace.tables.view import live_chunks
+
+NO_SETTINGS: Final[Mapping[str, str]] = {}
 
 _DAY: Final = 86_400_000
 """Distance (ms) by which an interval may begin before the first input: a day of the scheduler may begin before its first file."""
@@ -78,23 +81,20 @@ class BackfillPlan:
     estimate: Estimate
     replaced: Branch | None = None
     """Branch to drop first; None if there is none."""
-
-
-def _check_intervals(config: JobConfig) -> None:
-    """Raise `ConfigError` for a job with a source of a format that has no intervals."""
-    without = {name: source.kind for name, source in sorted(config.sources.items()) if not source.kind.has_intervals}
-    for name, kind in without.items():
-        raise ConfigError(
-            f"job '{config.job}' can have no backfills: source '{name}' is a {kind.noun}, and its {kind.parts} have no intervals. Nothing was "
-            f"changed. Compute them again on a branch: 'headrace branch create {config.job} NAME --at CHECKPOINT', then 'headrace run "
-            f"{config.job} --branch NAME'."
-        )
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the branch's own: the input that it reads in the requested intervals in place of sources."""
 
 
 def plan_backfill(
-    config: JobConfig, plan: Plan, wanted: Interval, name: str | None = None, *, renews: bool = False
+    config: JobConfig,
+    plan: Plan,
+    wanted: Interval,
+    name: str | None = None,
+    *,
+    renews: bool = False,
+    settings: Mapping[str, str] = NO_SETTINGS,
 ) -> BackfillPlan:
-    """Return the plan of a backfill, or of the remaining part of an open one.
+    """Return the plan of a backfill, or of the remaining part of an open one. `settings` are those of a new branch.
 
     With `renews`, the plan replaces an open backfill with this name if it cannot take in the interval, ran with other code or settings
     than the job's file has today, or has taken in input that changed since. The new one takes in the intervals of both.
@@ -107,7 +107,6 @@ def plan_backfill(
     if log.last is None:
         msg = f"job '{config.job}' has not taken in anything yet: run it first ('headrace run {config.job}')"
         raise ConfigError(msg)
-    _check_intervals(config)
     intake = Intake(plan, config)
     intake.check_intervals({})
     lineage = log.lineage.checkpoints
@@ -115,9 +114,10 @@ def plan_backfill(
     listed = listed_input(intake, lineage)
     replaced = None
     if renews:
-        wanted = union(wanted, interrupted_renewal(config, name))
-        replaced = _stale_branch(config, name, wanted, lineage, intake)
+        asked, wanted = wanted, union(wanted, interrupted_renewal(config, name))
+        replaced = _stale_branch(config, name, wanted, lineage, intake, settings=settings)
         wanted = wanted if replaced is None else union(wanted, replaced.requested)
+        settings = _renewed_settings(config, name, settings, replaced, asked=asked, together=wanted)
     requested = _taken_in(config, wanted, lineage)
     branch = joined_branch(config, name, requested, lineage, replaced=replaced)
     changes = input_changes(lineage, listed, JobFolder.of(config))
@@ -129,9 +129,15 @@ def plan_backfill(
     else:
         fork_id = branch.fork_id
         branch_lineage = _lineage_of(config, branch, lineage)
+        settings = _settings_of(config, branch, settings)
         _refuse_other_code(config, branch, branch_lineage)
         refuse_changed_input(config, name, branch_lineage, listed_input(intake, branch_lineage))
-    replay = branch_replay(requested, lineage, branch_lineage, fork_id)
+    corrected = with_settings(config, settings).replay.sources
+    replay = branch_replay(requested, lineage, branch_lineage, fork_id, is_corrected=bool(corrected))
+    if replay is not None and corrected:
+        _refuse_transformed(plan, corrected)
+        corrected_in = requested if branch is None else branch.requested or requested
+        _refuse_cut_intervals(config, corrected, corrected_in, replay.parts)
     reached = position_of(branch_lineage)
     return BackfillPlan(
         name=name,
@@ -150,7 +156,77 @@ def plan_backfill(
             _responses_by_operator(config, plan, lineage[-1]),
         ),
         replaced=replaced,
+        settings=settings,
     )
+
+
+def _renewed_settings(
+    config: JobConfig,
+    name: str,
+    wanted: Mapping[str, str],
+    replaced: Branch | None,
+    *,
+    asked: Interval,
+    together: Interval,
+) -> Mapping[str, str]:
+    """Return the settings of a branch that takes the place of another one. `together` is the interval of both, `asked` that of the new one.
+
+    Raises `ConfigError` for corrected input that was named for a part of it: it would take the place of the rest as well.
+    """
+    settings = wanted or (NO_SETTINGS if replaced is None else replaced.settings)
+    named_for = asked if wanted or replaced is None else replaced.requested
+    if settings and named_for != together:
+        msg = (
+            f"branch '{name}' of job '{config.job}' would be computed anew for {together}, and corrected input was named for {named_for} alone. Nothing was "
+            f"changed. Promote or drop the branch first ('headrace branch drop {config.job} {name}'), or name input for all of it."
+        )
+        raise ConfigError(msg)
+    return settings
+
+
+def _settings_of(config: JobConfig, branch: Branch, wanted: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the settings of an open branch. Raises `ConfigError` if others are wanted: it may have read its input already."""
+    if wanted and dict(wanted) != branch.settings:
+        msg = (
+            f"branch '{branch.name}' of job '{config.job}' reads other input than --source names now. Nothing was changed. Leave --source out to go on "
+            "with it, or compute it anew: the same command with --renew."
+        )
+        raise ConfigError(msg)
+    return branch.settings
+
+
+def _refuse_transformed(plan: Plan, corrected: Collection[str]) -> None:
+    """Raise `ConfigError` for corrected input of a source with a Spark transform."""
+    for node in plan.sources:
+        if node.transform is not None and node.name in corrected:
+            msg = (
+                f"source '{node.name}' has a Spark transform, and corrected input of such sources cannot be read. Nothing was changed. Correct what the "
+                "source itself reads, and run the backfill without --source."
+            )
+            raise ConfigError(msg)
+
+
+def _refuse_cut_intervals(
+    config: JobConfig, corrected: Collection[str], requested: Interval, parts: Sequence[Part]
+) -> None:
+    """Raise `IntervalError` where corrected input would take the place of a part of what one micro-batch took in, or of nobody knows what."""
+    names, job = ", ".join(f"'{name}'" for name in sorted(corrected)), config.job
+    for own in (part.interval for part in parts if part.requeue is None):
+        if own is None:
+            msg = (
+                f"job '{job}' has taken in rows without an interval, and nobody can tell which of them the corrected input of {names} replaces. Nothing "
+                "was changed. Correct what the source itself reads, and run the backfill without --source."
+            )
+            raise IntervalError(msg)
+        if requested.meets(own) and not requested.contains(own):
+            start, end = min(own.start, requested.start), max(own.end, requested.end)
+            msg = (
+                f"a micro-batch of job '{job}' took in {own}, and the corrected input of {names} for {requested} would take the place of a part of it. Nothing "
+                f"was changed. Ask for whole intervals: --from {timestamp_text(start)} --to {timestamp_text(end)}."
+            )
+            raise IntervalError(msg)
+        if own.end >= requested.end:
+            return
 
 
 def _lineage_of(config: JobConfig, branch: Branch, lineage: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
@@ -164,6 +240,8 @@ def _stale_branch(
     requested: Interval,
     lineage: Sequence[Checkpoint],
     intake: Intake,
+    *,
+    settings: Mapping[str, str],
 ) -> Branch | None:
     """Return the open backfill with a name if it cannot continue with `requested`; None if it can, or there is none."""
     branch = open_branch(config, name)
@@ -172,6 +250,7 @@ def _stale_branch(
     branch_lineage = _lineage_of(config, branch, lineage)
     is_stale = (
         begins_behind(branch, requested, lineage)
+        or bool(settings)  # corrected input may have changed, and nothing records what it was
         or differences_to_file(config, branch, branch_lineage)
         or code_differences(config, branch, branch_lineage)
         or _changes_on_branch(config, branch_lineage, listed_input(intake, branch_lineage))
@@ -263,10 +342,18 @@ def _fork_of(
     ids = [checkpoint.checkpoint_id for checkpoint in lineage]
     place = place_of(requested, lineage).restore_to
     at = 0 if place is None else ids.index(place)
+    while _has_begun(lineage[at], requested):
+        at -= 1
     first = changes[0] if changes else None
     if first is None or ids.index(first.checkpoint_id) > at:
         return _with_state(lineage[: at + 1]), None
     return _with_state(lineage[: max(1, ids.index(first.checkpoint_id))]), first
+
+
+def _has_begun(checkpoint: Checkpoint, requested: Interval) -> bool:
+    """Return whether a caught-up run had read a partition of a topic beyond the start of an interval: others may have been behind it."""
+    topics = (facts.position_as(TopicPosition) for facts in checkpoint.sources.values())
+    return any(topic is not None and (topic.latest or 0) >= requested.start for topic in topics)
 
 
 def _with_state(lineage: Sequence[Checkpoint]) -> int:

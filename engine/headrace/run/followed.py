@@ -30,6 +30,7 @@ class FollowedLineage:
         self.live = None if config.branch is None else log_of(config.itself)
         """Log of the job, as of construction or of the last refresh; None if the job itself is run."""
         self._is_branch = self.live is not None
+        self._is_corrected = bool(config.replay.sources)
         ahead = [] if self.live is None else [*_ahead(self.live, job)]
         known = {name for _, batch in ahead for name in batch.sources}
         # A source of the job that never had a file has no facts.
@@ -106,7 +107,7 @@ class FollowedLineage:
         return 0 if last is None else last.lineage_time
 
     def _comes_next(self, before: Checkpoint, batch: Checkpoint) -> bool:
-        if not _is_at(self._job.last, before):
+        if not self._is_corrected and not _is_at(self._job.last, before):
             return False  # the branch has read topics beyond the job's last checkpoint: files and ranges are its own
         own = self._job.last.sources
         if frontiers(before.sources) == frontiers(batch.sources):

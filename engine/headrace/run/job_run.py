@@ -21,6 +21,7 @@ from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
 from headrace.edits.migrate import settle_schemas
 from headrace.errors import ConfigError, HeadraceError, keep_committed
+from headrace.log.branches import Branches
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.intervals import gap_before, interval_of, place_of
 from headrace.log.warnings import (
@@ -150,7 +151,7 @@ class _Loop:
         if all(checkpoint.checkpoint_id != fork_id for checkpoint in live):
             raise left_behind(config, config.branch or "", fork_id)
         requested = Interval.of(batches.options.interval_start, batches.options.interval_end)
-        return branch_replay(requested, live, lineage, fork_id)
+        return branch_replay(requested, live, lineage, fork_id, is_corrected=bool(config.replay.sources))
 
     def _tried(self) -> None:
         """Leave out the first step of a replay: it was tried."""
@@ -263,7 +264,7 @@ def run_on(
         responses = live_responses(config, allow_effects=options.allow_effects)
         batches = BatchSequence(tasks, job, plan, config, options, events, begun, followed, watch, responses)
         batches.touched = touched_input(config, job.lineage.checkpoints)
-        intake = Intake(plan, config, topics=topics, steps=steps)
+        intake = Intake(plan, config, topics=topics, steps=steps, corrected=_corrected(config, mode))
         ending: Ending = "end" if options.end_of_input else "finish" if options.finish else None
         calls = UnansweredCalls(batches)
         owed = _held(job.last)
@@ -311,6 +312,13 @@ def run_on(
         warnings=tuple(events.warnings),
         pending=pending,
     )
+
+
+def _corrected(config: JobConfig, mode: str) -> Interval | None:
+    """Return the interval in which a run reads corrected input: that for which the branch of a backfill was made. None without such input."""
+    if mode != "backfill" or config.branch is None or not config.replay.sources:
+        return None
+    return Branches(config.itself).get(config.branch).requested
 
 
 @contextmanager

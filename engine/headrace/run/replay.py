@@ -19,8 +19,8 @@ from headrace.sources.position import SourceFacts, frontiers
 class Part:
     """Part of a replay: an interval, or the files that a former checkpoint took in of each source.
 
-    Files if the former checkpoint had no interval, or if sources meet: then the rows of a micro-batch depended on the rows of the
-    other sources, and on idle sources.
+    Files if the former checkpoint had no interval, or if sources or partitions meet: then the rows of a micro-batch depended on the rows of
+    the other ones, and on idle ones. Of a topic, the recorded offsets count, and not the times of its messages.
     """
 
     interval: Interval | None = None
@@ -34,7 +34,7 @@ class Part:
             return f"what checkpoint {self.requeue.checkpoint_id} requeued from the quarantine"
         if self.interval is not None:
             return str(self.interval)
-        files = sorted({facts.last_name for facts in (self.sources or {}).values() if facts.last})
+        files = sorted({*map(_reached, (self.sources or {}).values())} - {""})
         return f"files up to {', '.join(files)}"
 
 
@@ -60,11 +60,17 @@ class Replay:
 
 
 def branch_replay(
-    requested: Interval, live: Sequence[Checkpoint], branch: Sequence[Checkpoint], fork_id: int
+    requested: Interval,
+    live: Sequence[Checkpoint],
+    branch: Sequence[Checkpoint],
+    fork_id: int,
+    *,
+    is_corrected: bool = False,
 ) -> Replay | None:
     """Return the remaining replay of `requested` and all later input on a branch, cut like the live lineage; None if it is complete.
 
-    `live` and `branch` are the two lineages; the branch forks at checkpoint `fork_id` of the live one.
+    `live` and `branch` are the two lineages; the branch forks at checkpoint `fork_id` of the live one. With corrected input, the positions
+    that the job has recorded are those of the branch.
     """
     cut = [checkpoint.checkpoint_id for checkpoint in live].index(fork_id) + 1
     kept, behind = live[:cut], live[cut:]
@@ -72,7 +78,8 @@ def branch_replay(
     if first is not None:  # from the fork's position to the end of the next cut, with gaps that had no files then
         position = position_of(kept)
         requested = Interval(min(requested.start, first.start) if position is None else position, first.end)
-    return _rest(Replay(requested, tuple(_parts(requested, kept, behind))), branch)
+    parts = _recorded_parts(requested, kept, behind) if is_corrected else _parts(requested, kept, behind)
+    return _rest(Replay(requested, tuple(parts)), branch)
 
 
 def _rest(replay: Replay, lineage: Sequence[Checkpoint]) -> Replay | None:
@@ -83,7 +90,7 @@ def _rest(replay: Replay, lineage: Sequence[Checkpoint]) -> Replay | None:
 
 def _parts(requested: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Part]:
     """Return the parts of a replay: the requested interval, and the input behind the fork, without gaps."""
-    if any(len(checkpoint.sources) > 1 for checkpoint in left_behind):
+    if any(map(_is_merged, left_behind)):
         return _recorded_parts(requested, kept, left_behind)
     parts = [Part(requested)]
     position = position_of(kept)
@@ -106,6 +113,19 @@ def _parts(requested: Interval, kept: Sequence[Checkpoint], left_behind: Sequenc
             parts.append(Part(requeue=checkpoint))
         sources = {**sources, **checkpoint.sources}
     return parts
+
+
+def _is_merged(checkpoint: Checkpoint) -> bool:
+    """Return whether a micro-batch merged several sources, or the partitions of one, or had corrected input."""
+    facts = checkpoint.sources.values()
+    return len(facts) > 1 or any(own.partitions or own.corrected is not None for own in facts)
+
+
+def _reached(facts: SourceFacts) -> str:
+    """Return how far a source is read, as text; empty before its first row."""
+    if facts.partitions and facts.position is not None:
+        return f"offsets {facts.position.reached}"
+    return facts.last_name
 
 
 def _recorded_parts(requested: Interval, kept: Sequence[Checkpoint], left_behind: Sequence[Checkpoint]) -> list[Part]:

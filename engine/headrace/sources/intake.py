@@ -21,16 +21,18 @@ from headrace.execution.process_context import END_OF_INPUT
 from headrace.plan.stages import Plan
 from headrace.records.watermarks import Timelines, timeline_of
 from headrace.sources.arrival import ArrivalTimeline
+from headrace.sources.corrected import section_of, section_text
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.merge import Merge, MergeRules
 from headrace.sources.position import (
     NO_FACTS,
     SourceFacts,
+    TopicPosition,
     digest,
     last_number,
 )
-from headrace.sources.registry import KINDS, source_of
+from headrace.sources.registry import KINDS, corrected_source, source_of
 from headrace.sources.requeued import RequeuedSlice
 from headrace.sources.slices import NEXT_SLICE, GroupSlice, JobPosition, Slice, SliceRequest, TimelineSlice, Waiting
 from headrace.sources.source import Ahead, InputFile, ListedFile, Source, TakenIn, Want
@@ -94,18 +96,24 @@ class Intake:
         sources: Mapping[str, Source] | None = None,
         topics: Mapping[str, Topic] | None = None,
         steps: Mapping[str, Derivation] | None = None,
+        *,
+        corrected: Interval | None = None,
     ) -> None:
         """Make the planner for a job's sources, or for the `sources` given.
 
         `topics` are the connections of sources that need one, and `steps` run the Spark transforms over sources; both by the
-        name of the source. Without its step, a source has the rows that were landed for it.
+        name of the source. Without its step, a source has the rows that were landed for it. In the `corrected` interval, sources that
+        `replay.sources` names have other input.
         """
         self._groups = plan.groups
         self._config = config
-        self._sources: Mapping[str, Source] = sources or {
+        self._own: Mapping[str, Source] = sources or {
             node.name: source_of(node, config, (topics or {}).get(node.name), (steps or {}).get(node.name))
             for node in plan.sources
         }
+        self._sources = self._own
+        self._topics, self._nodes = topics or {}, {node.name: node for node in plan.sources}
+        self._corrected = corrected
         self._rules = MergeRules(
             bucket=config.watermark.bucket,
             out_of_orderness={node.name: node.out_of_orderness for node in plan.sources},
@@ -139,11 +147,6 @@ class Intake:
     def _refuse_without_intervals(self) -> None:
         for name in self._sources:
             kind = self._config.sources[name].kind
-            if not kind.has_intervals:
-                raise ConfigError(
-                    f"source '{name}' is a {kind.noun}, and its {kind.parts} have no intervals: an interval run cannot tell which {kind.parts} "
-                    "to take; use --mode caught-up"
-                )
             if self._config.sources[name].intervals is None:
                 what = "'interval' pattern" if "name" in kind.intervals_by else "'interval'"
                 raise ConfigError(
@@ -209,24 +212,43 @@ class Intake:
         self._check_left_over(at.sources)
         if wanted.interval is not None and wanted.until is None:
             self._refuse_without_intervals()
-        facts = self._with_pieces(numbered([*self._sources], at.sources), wanted.until)
+        given = self._given(wanted)
+        self._sources = {name: self._source_of(name, given.get(name)) for name in self._own}
+        facts = self._with_pieces(numbered([*self._sources], at.sources), wanted)
         parts = [self._plan_group(names, facts, at, wanted) for names in self._groups]
         self.waiting = tuple(waiting for part in parts for waiting in part.waiting)
         if not any(part.moves for part in parts) and not _moves_position(at, wanted):
             return None
-        moved = {name: own.with_other_versions() for part in parts for name, own in part.sources.items()}
+        moved = {
+            name: msgspec.structs.replace(own.with_other_versions(), corrected=given.get(name))
+            for part in parts
+            for name, own in part.sources.items()
+        }
         files = tuple(file for part in parts for file in part.files)
         interval = wanted.interval or self._interval_of(files, {**facts, **moved}, at)
         return Slice(files, tuple(part.timeline for part in parts), moved, interval, at.now)
 
-    def _with_pieces(
-        self, facts: Mapping[str, SourceFacts], until: Mapping[str, SourceFacts] | None
-    ) -> dict[str, SourceFacts]:
+    def _given(self, wanted: SliceRequest) -> dict[str, str]:
+        """Return the sources that a recorded micro-batch has corrected input for, or that a backfill does in the requested intervals; as JSON."""
+        if wanted.until is None or wanted.interval is None:
+            return {}
+        given = {name: own.corrected for name, own in wanted.until.items() if own.corrected is not None}
+        if self._corrected is not None and self._corrected.contains(wanted.interval):
+            given |= {name: section_text(own) for name, own in self._config.replay.sources.items()}
+        return given
+
+    def _source_of(self, name: str, given: str | None) -> Source:
+        if given is None:
+            return self._own[name]
+        return corrected_source(self._own[name], self._nodes[name], self._config, section_of(given), self._topics)
+
+    def _with_pieces(self, facts: Mapping[str, SourceFacts], wanted: SliceRequest) -> dict[str, SourceFacts]:
         """Return the facts of all sources, with all of their pieces. New pieces get numbers that no source ever had."""
-        result = dict(facts)
+        result, until = dict(facts), wanted.until
         for name, source in self._sources.items():
             recorded = None if until is None else until.get(name, NO_FACTS)
-            result[name] = source.with_pieces(result[name], last_number(result.values()) + 1, recorded)
+            number = last_number(result.values()) + 1
+            result[name] = source.with_pieces(result[name], number, recorded, wanted.interval)
         return result
 
     def requeued(self, at: JobPosition) -> Slice | None:
@@ -243,7 +265,7 @@ class Intake:
         self, names: tuple[str, ...], facts: Mapping[str, SourceFacts], at: JobPosition, wanted: SliceRequest
     ) -> GroupSlice:
         first = facts[names[0]]
-        if self._rules.are_merged(names, first):
+        if self._rules.are_merged(names, first) or self._sources[names[0]].is_corrected:
             pieces = Pieces(names, self._sources, facts, at.sources, wanted.until)
             return pieces.join(self._merged(pieces, at, wanted), facts)
         ahead = self._ahead(names[0], self._sources[names[0]], first, at, wanted, meets=False)
@@ -313,22 +335,31 @@ class Intake:
         self, files: Sequence[InputFile], facts: Mapping[str, SourceFacts], at: JobPosition
     ) -> Interval | None:
         """Return the interval of a slice that was planned without one: it ends where all sources are taken in completely."""
-        intervals = [self._sources[file.source].interval_of(file.name) for file in files]
+        intervals = [self._sources[file.source].interval_of(file.name) for file in files if self._tells(file)]
         starts = [interval.start for interval in intervals if interval is not None]
-        if not starts or len(starts) < len(files):
+        if not starts or len(starts) < len(intervals):
             return None
         end = self._whole_up_to(facts)
-        if len(self._sources) == 1:
+        if len(self._sources) == 1 and not any(own.partitions for own in facts.values()):
             start = starts[0]
         else:
             before = [taken_in.intervals[-1].end for taken_in in at.taken_in.values() if taken_in.intervals]
             start = max(before, default=min(starts))
         return None if end is None or end <= start else Interval(start, end)
 
+    def _tells(self, file: InputFile) -> bool:
+        """Return whether a file has an interval: a range of offsets may have no message."""
+        return file.rows > 0 or not self._config.sources[file.source].kind.lands_files
+
     def _whole_up_to(self, facts: Mapping[str, SourceFacts]) -> int | None:
         """Return the time up to which all sources are taken in completely (ms); ignore idle sources that never had a file."""
         ends: list[int] = []
         for name, source in self._sources.items():
+            if (topic := facts[name].position_as(TopicPosition)) is not None:
+                if topic.whole_up_to is None:
+                    return None
+                ends.append(topic.whole_up_to)
+                continue
             begun = facts[name].begun
             last = begun[0] if begun else facts[name].last
             interval = source.interval_of(last) if last else None

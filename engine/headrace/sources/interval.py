@@ -44,6 +44,14 @@ class Interval:
             return None
         return cls(round(first.timestamp() * 1000), round(last.timestamp() * 1000))
 
+    def contains(self, other: Interval) -> bool:
+        """Return whether all of another interval lies in this one."""
+        return self.start <= other.start and other.end <= self.end
+
+    def meets(self, other: Interval) -> bool:
+        """Return whether a part of another interval lies in this one."""
+        return self.start < other.end and other.start < self.end
+
     def parts(self, length: int) -> list[Interval]:
         """Return the intervals of this length (ms) that it consists of, the last one maybe shorter."""
         starts = range(self.start, self.end, length)

@@ -226,6 +226,8 @@ class PartitionPosition(
     rows: int = 0
     taken_at: int | None = None
     idle: bool = False
+    latest: int | None = None
+    """Time of the latest message taken in (ms), as far as it tells intervals; None without them."""
 
     @property
     def reached(self) -> str:
@@ -271,6 +273,18 @@ class TopicPosition(Ordered, msgspec.Struct, frozen=True, tag_field="kind", tag=
     def with_begun(self, begun: tuple[str, ...], rows: int) -> Self:  # noqa: ARG002 - each partition has its own
         """Return the position as it is: only partitions have begun files."""
         return self
+
+    @property
+    def whole_up_to(self) -> int | None:
+        """Return the time up to which all messages are taken in (ms), leaving out idle partitions; None where nobody can tell."""
+        latest = [own.latest for own in self.partitions.values() if not own.idle]
+        known = [time for time in latest if time is not None]
+        return min(known) if known and len(known) == len(latest) else None
+
+    @property
+    def latest(self) -> int | None:
+        """Return the time of the latest message taken in (ms), as far as it tells intervals."""
+        return max((own.latest for own in self.partitions.values() if own.latest is not None), default=None)
 
     def frontier(self) -> Mapping[str, Reach]:
         """Return how far each partition is read."""
@@ -351,6 +365,8 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Files that this micro-batch passed over, since their intervals were taken in before they came."""
     commit_times: tuple[tuple[int, int], ...] = ()
     """Versions of a table, each with its commit time (ms), that this micro-batch saw first: later looks find the same times."""
+    corrected: str | None = None
+    """Input that this micro-batch took in in place of the source's own: its section of `replay.sources`, as JSON. None: its own."""
     tables: tuple[TableVersion, ...] = ()
     """Versions of the Spark transform's dimension tables that the last rows taken in were made with."""
     file_tables: tuple[FileVersions, ...] = ()
@@ -396,7 +412,9 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     def for_next(self) -> SourceFacts:
         """Return the facts with which another micro-batch begins: without what tells of one micro-batch alone."""
-        return msgspec.structs.replace(self, taken=(), passed_over=(), late=(), commit_times=(), seen=None)
+        return msgspec.structs.replace(
+            self, taken=(), passed_over=(), late=(), commit_times=(), seen=None, corrected=None
+        )
 
     @property
     def partitions(self) -> Mapping[int, PartitionPosition]:

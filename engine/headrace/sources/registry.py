@@ -6,8 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+import msgspec
+
 from headrace.api.graph import SourceNode
-from headrace.config import JobConfig
+from headrace.config import CorrectedInput, JobConfig
+from headrace.errors import ConfigError
+from headrace.sources.corrected import CorrectedSource, connection_name
 from headrace.sources.delta.source import DeltaSource
 from headrace.sources.folder.format import FileRows
 from headrace.sources.folder.formats import FORMATS
@@ -44,6 +48,27 @@ def source_of(
         stored = source_of(below, job, connection)
         return TransformedSource(node, stored, landed_folder(JobFolder.of(job), node.name), step)
     return KINDS[job.sources[node.name].format].of(node, job, connection)
+
+
+def corrected_source(
+    own: Source, node: SourceNode, job: JobConfig, given: CorrectedInput, topics: Mapping[str, Topic]
+) -> Source:
+    """Make the source that has the rows `given` in place of those of `own`, which the pipeline declares as `node`.
+
+    `topics` are the connections of sources that need one, by their names. Raises `ConfigError` for a topic without one.
+    """
+    name, other = node.name, job.sources[node.name].corrected_by(given)
+    connection = topics.get(connection_name(name))
+    if other.kind.has_partitions and name in topics:
+        connection = topics[name].beside(other)
+    if other.kind.has_partitions and connection is None:
+        msg = (
+            f"source '{name}' had {other.place} as corrected input before, and nothing connects to its brokers now. Nothing was taken in. Name it again "
+            f"with --source '{name}={{format: kafka, servers: {other.servers}, topic: {other.topic}}}' for these days."
+        )
+        raise ConfigError(msg)
+    as_own = msgspec.structs.replace(job, sources={**job.sources, name: other})
+    return CorrectedSource(name, own, source_of(node, as_own, connection))
 
 
 def read_rows_of(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:

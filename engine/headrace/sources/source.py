@@ -276,6 +276,9 @@ class Piece(NamedTuple):
 class Source(Protocol):
     """Input of a job, as its driver sees it. Each kind says what stands first; the rest is for kinds that have more."""
 
+    is_corrected: bool = False
+    """True: the slice takes the rows of another source in place of its own; see `headrace.sources.corrected`."""
+
     def remarks(self, since: SourceFacts = NO_FACTS) -> Iterator[Remark]:
         """Yield remarks on whether a run could read the source, after the position in `since`. Reads no rows."""
         ...
@@ -335,8 +338,9 @@ class Source(Protocol):
         facts: SourceFacts,
         number: int,  # noqa: ARG002 - for kinds with several pieces
         until: SourceFacts | None = None,  # noqa: ARG002 - as above
+        interval: Interval | None = None,  # noqa: ARG002 - as above
     ) -> SourceFacts:
-        """Look at the source before a slice; return the facts with all of its pieces. New pieces get numbers from `number` on.
+        """Look at the source before a slice, of an `interval` or of all input; return the facts with all of its pieces. New pieces get numbers from `number` on.
 
         For a slice that ends where a recorded micro-batch did, `until` are the facts after that: they say which pieces are new, and
         where they begin. Raises `SourceError` for a source that was replaced, and for a piece that no longer exists.

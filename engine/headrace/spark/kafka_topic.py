@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,7 +15,15 @@ import pyarrow as pa
 
 from headrace.config import JobConfig, SinkConfig, SourceConfig
 from headrace.errors import ConfigError, StorageError
-from headrace.sources.kafka.landed import Bounds, TopicState, publish_landed, temporary_name, write_messages
+from headrace.sources.corrected import connection_name
+from headrace.sources.kafka.landed import (
+    Bounds,
+    FirstMessage,
+    TopicState,
+    publish_landed,
+    temporary_name,
+    write_messages,
+)
 from headrace.spark.errors import jvm_answers, kafka_errors
 from headrace.spark.tasks import Partition
 from headrace.storage.refusals import reason_of, storage_advice
@@ -43,9 +51,12 @@ class LandedPart(msgspec.Struct, frozen=True):
 
 
 def topics_of(spark: SparkSession, config: JobConfig) -> dict[str, Topic]:
-    """Return the topics that a job reads, by name of the source. Makes no request yet."""
+    """Return the topics that a job reads, by name of the source, and those of corrected input. Makes no request yet."""
+    corrected = {connection_name(name): config.corrected(name) for name in config.replay.sources}
     return {
-        name: SparkTopic(spark, name, source) for name, source in config.sources.items() if source.kind.has_partitions
+        name: SparkTopic(spark, name, source)
+        for name, source in {**config.sources, **corrected}.items()
+        if source.kind.has_partitions
     }
 
 
@@ -57,6 +68,10 @@ class SparkTopic:
     source: str
     config: SourceConfig
 
+    def beside(self, config: SourceConfig) -> SparkTopic:
+        """Return the topic of other settings."""
+        return replace(self, config=config)
+
     def state(self) -> TopicState:
         """Return the partitions and offsets, as `Topic.state` describes."""
         with self._translated(), self._admin() as admin:
@@ -66,16 +81,16 @@ class SparkTopic:
             specs = self._jvm.org.apache.kafka.clients.admin.OffsetSpec
             first = self._offsets(admin, partitions, specs.earliest())
             end = self._offsets(admin, partitions, specs.latest())
-            bounds = {partition: Bounds(first[partition], end[partition]) for partition in partitions}
+            bounds = {number: Bounds(first[number].offset, end[number].offset) for number in partitions}
             return TopicState(description.topicId().toString(), bounds)
 
-    def offsets_at(self, timestamp: int) -> Mapping[int, int]:
-        """Return the offsets at a timestamp (ms), as `Topic.offsets_at` describes."""
-        ends = {partition: bounds.end for partition, bounds in self.state().partitions.items()}
+    def first_since(self, timestamp: int) -> Mapping[int, FirstMessage]:
+        """Return the first messages since a timestamp (ms), as `Topic.first_since` describes."""
+        partitions = [*self.state().partitions]
         with self._translated(), self._admin() as admin:
             spec = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.forTimestamp(max(0, timestamp))
-            offsets = self._offsets(admin, list(ends), spec)
-        return {partition: offsets[partition] if offsets[partition] >= 0 else end for partition, end in ends.items()}
+            first = self._offsets(admin, partitions, spec)
+        return {partition: message for partition, message in first.items() if message.offset >= 0}
 
     def land(self, ranges: Mapping[OffsetRange, str], folder: Storage) -> None:
         """Land ranges of messages, as `Topic.land` describes: one Spark job, a task for each partition."""
@@ -127,7 +142,7 @@ class SparkTopic:
             self._jvm, self.config, f"source '{self.source}' reads a topic of Kafka", "Nothing was taken in."
         )
 
-    def _offsets(self, admin: Any, partitions: list[int], spec: Any) -> dict[int, int]:
+    def _offsets(self, admin: Any, partitions: list[int], spec: Any) -> dict[int, FirstMessage]:
         kafka = self._jvm.org.apache.kafka
         asked = self._jvm.java.util.HashMap()
         by_partition = {partition: kafka.common.TopicPartition(self._topic, partition) for partition in partitions}
@@ -135,10 +150,8 @@ class SparkTopic:
             asked.put(result_of_partition, spec)
         committed = kafka.common.IsolationLevel.READ_COMMITTED
         result = admin.listOffsets(asked, kafka.clients.admin.ListOffsetsOptions(committed))
-        return {
-            partition: result.partitionResult(result_of_partition).get().offset()
-            for partition, result_of_partition in by_partition.items()
-        }
+        infos = {partition: result.partitionResult(own).get() for partition, own in by_partition.items()}
+        return {partition: FirstMessage(info.offset(), info.timestamp()) for partition, info in infos.items()}
 
     def _translated(self) -> AbstractContextManager[None]:
         return kafka_errors(self.source, self.config, lambda: jvm_answers(self.spark.sparkContext))

@@ -67,7 +67,7 @@ class SparkOnDemand:
 
     def topics(self) -> Mapping[str, Topic]:
         """Return the topics that the job reads, by name of the source. Starts Spark if there are any: only Spark can read their offsets."""
-        if all(source.kind.only_on_spark is None for source in self._config.sources.values()):
+        if all(source.kind.only_on_spark is None for source in self._config.all_sources):
             return {}
         from headrace.spark.kafka_topic import topics_of
 

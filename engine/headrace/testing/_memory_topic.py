@@ -14,7 +14,8 @@ from headrace import clock
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.sources.kafka.landed import OffsetRange, TopicState
+    from headrace.config import SourceConfig
+    from headrace.sources.kafka.landed import FirstMessage, OffsetRange, TopicState
     from headrace.storage.storage import Storage
 
 
@@ -42,6 +43,8 @@ class MemoryTopic:
 
     name: str = "topic"
     partitions: InitVar[int] = 1
+    others: dict[str, MemoryTopic] = field(default_factory=dict)
+    """Other topics of the same brokers by name, which backfills read as corrected input."""
     reads: int = field(default=0, init=False)
     """Number of ranges that the engine read."""
 
@@ -123,20 +126,22 @@ class MemoryTopic:
 
     # -------------------------------------------------------------------------------------------- what the engine asks
 
+    def beside(self, config: SourceConfig) -> MemoryTopic:
+        """Return another topic of the same brokers. Called by the engine."""
+        return self.others[config.topic or ""]
+
     def state(self) -> TopicState:
         """Return the topic's id, and the offsets of its partitions. Called by the engine."""
         from headrace.sources.kafka.landed import Bounds, TopicState
 
         return TopicState(self._id, {number: Bounds(*bounds) for number, bounds in enumerate(self._bounds)})
 
-    def offsets_at(self, timestamp: int) -> Mapping[int, int]:
-        """Return, by partition, the offset of the first message at or after a timestamp (ms). Called by the engine."""
-        return {
-            number: next(
-                (message.offset for message in messages if message.timestamp >= timestamp), self._bounds[number][1]
-            )
-            for number, messages in enumerate(self._messages)
-        }
+    def first_since(self, timestamp: int) -> Mapping[int, FirstMessage]:
+        """Return, by partition, the first message at or after a timestamp (ms). Called by the engine."""
+        from headrace.sources.kafka.landed import FirstMessage
+
+        later = ([own for own in messages if own.timestamp >= timestamp] for messages in self._messages)
+        return {number: FirstMessage(own[0].offset, own[0].timestamp) for number, own in enumerate(later) if own}
 
     def land(self, ranges: Mapping[OffsetRange, str], folder: Storage) -> None:
         """Write the messages of each range to a file of its name in `folder`. Called by the engine."""

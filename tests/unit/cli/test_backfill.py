@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import yaml
@@ -148,3 +149,32 @@ def test_promotion_policy_decides_about_the_result(headrace, job, policy, messag
 def test_bad_requests_are_refused(headrace, job, command, code, message):
     answer = headrace(command)
     assert (answer.exit_code, message in answer.output) == (code, True)
+
+
+def test_corrected_folder_takes_the_place_of_a_day(headrace, job, tmp_path):
+    shutil.copy(job.path(1), tmp_path)
+    straight = job.straight()
+    job.write(1, ("ann", 2), ("bob", 2))  # as the job took it in
+    plan = headrace(f"{ASKED} --source orders={tmp_path} --dry-run --json")
+    settings = {"replay.sources.orders": f'{{"format":"parquet","path":"{tmp_path}"}}'}
+    assert json.loads(plan.stdout)["settings"] == settings
+    assert "reads" in headrace(f"{ASKED} --source orders={tmp_path} --dry-run").stdout
+    answer = headrace(f"{ASKED} --source orders={tmp_path} --promote automatic")
+    assert (answer.exit_code, answer.output.count("is promoted")) == (0, 1)
+    assert job.content() == straight
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("orders", "is not SOURCE=PLACE, SOURCE=FORMAT:PLACE or SOURCE={...} (sources: orders)"),
+        ("nobody=x", "is not SOURCE=PLACE"),
+        ("orders=kafka:a/b", "source 'orders' is a topic, and this is none"),
+        ("orders=kafka:fixed", "replay.sources.orders: the key 'servers' is missing"),
+        ("orders=delta:fixed", "replay.sources.orders.interval: this key is missing"),
+        ('orders={"path":"x","colour":"red"}', "unknown key"),
+    ],
+)
+def test_unclear_sources_are_refused(headrace, job, source, message):
+    answer = headrace(f"{ASKED} --source {source}")
+    assert (answer.exit_code, " ".join(answer.output.split()).count(message)) == (2, 1)

@@ -111,9 +111,29 @@ def scheduled(cron, timezone="UTC"):
             ["in the partitions by day", "timezone: UTC"],
         ),
         (
-            ["format: kafka", "servers: b:9092", "topic: t", "interval: {by: committed}"],
+            ["format: kafka", "servers: b:9092", "topic: t", "interval: {by: partition, column: day}"],
             "",
-            ["sources.events.interval", "does not have it"],
+            ["sources.events.interval.by", "a topic has no intervals by partition: write {by: committed}"],
+        ),
+        (
+            ["format: kafka", "servers: b:9092", "topic: t", "interval: '%Y-%m-%d'"],
+            "",
+            ["sources.events.interval", "a topic has no intervals by name: write {by: committed}"],
+        ),
+        (
+            ["format: kafka", "servers: b:9092", "topic: t", "interval: {by: committed}", "start: latest"],
+            "",
+            ["sources.events.start", "the first interval says where a job begins"],
+        ),
+        (
+            ["format: kafka", "servers: b:9092", "topic: t", "interval: {by: committed, idle_after: soon}"],
+            "",
+            ["sources.events.interval.idle_after", "soon"],
+        ),
+        (
+            ["format: delta", "interval: {by: committed, idle_after: 5m}"],
+            "",
+            ["sources.events.interval.idle_after", "only partitions of a topic"],
         ),
     ],
 )

@@ -70,6 +70,7 @@ BLOCKS = {
         "$ headrace backfill shop --from 2026-03-02": f"{SHOP}::test_backfill_page_computes_a_day_again",
         "$ headrace branch promote shop": f"{SHOP}::test_backfill_page_computes_a_day_again",
         "$ headrace backfill flights": FLIGHTS_DAY,
+        "headrace backfill shop --from 2026-03-02": SYNTAX,
         "$ headrace backfill spend": "unit/docs/test_backfill_page.py::test_page_corrects_a_day_of_a_table",
         "$ headrace backfill bronze": "unit/cli/test_chain_of_jobs.py::test_two_commands_correct_the_chain",
         "$ headrace branch promote flights": FLIGHTS_DAY,
@@ -155,6 +156,7 @@ BLOCKS = {
     "kafka": {
         "headrace setup --kafka": SYNTAX,
         "shop.orders-0@1734": DRAWING,
+        "offset      0": DRAWING,
         "headrace branch create shop again": "kafka/test_topics.py::test_promoted_branch_reads_expired_messages_once",
     },
     "materializer": {

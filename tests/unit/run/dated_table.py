@@ -102,21 +102,23 @@ class IntervalJob(TableJob):
         self.days(first, end)
         return self.arrived()[before:]
 
-    def plan(self, interval):
+    def plan(self, interval, settings=None):
         """Return the plan of a backfill."""
         with self.on_its_clock():
-            return plan_backfill(self.harness.config, checked_plan(self.harness.config), interval)
+            return plan_backfill(
+                self.harness.config, checked_plan(self.harness.config), interval, settings=settings or {}
+            )
 
-    def backfill(self, interval, *, crash_at=None, promote="automatic"):
+    def backfill(self, interval, *, crash_at=None, promote="automatic", renews=False, settings=None):
         """Run a backfill and return its result; None if it crashes."""
         config = self.harness.config
         config = replace(config, replay=replace(config.replay, promote=Promote(promote)))
         wishes = RunOptions(run_id="backfill", backend=self.harness.backend, parallelism=2)
 
         def run_branch(on_branch, asked):
-            return run_on(LocalTasks(), on_branch, asked, self.harness.events.append)
+            return run_on(LocalTasks(), on_branch, asked, self.harness.events.append, topics=self.harness.topics)
 
-        request = BackfillRequest(config, interval, default_name(interval), renews=False, only_open=False)
+        request = BackfillRequest(config, interval, default_name(interval), renews, settings=settings or {})
         with self.on_its_clock(), self.harness.crashing_at(crash_at):
             return request.run(wishes, run_branch)[1]
 

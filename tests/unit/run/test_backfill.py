@@ -22,7 +22,6 @@ from headrace import (
 )
 from headrace.commit.input_changes import ChangeOfInput
 from headrace.commit.protocol import open_job
-from headrace.commit.run_check import checked_plan
 from headrace.edits.compact import compact
 from headrace.edits.fork import drop_branch, fork, log_of
 from headrace.edits.restore import restore
@@ -33,12 +32,10 @@ from headrace.log.checkpoint import Kind
 from headrace.log.intervals import interval_of
 from headrace.readers.difference import differences
 from headrace.run.backfill import BackfillOutcome
-from headrace.run.backfill_plan import plan_backfill
 from tests.unit.support.backfilled_job import BackfilledJob, days, four_days_taken_in
 from tests.unit.support.branched_job import CUSTOMERS, Order
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.purchase_job import after_retention
-from tests.unit.support.topic_job import TopicJob
 
 pytestmark = pytest.mark.delta
 
@@ -537,17 +534,6 @@ def test_longer_corrected_file_keeps_the_merge_order():
 
 def _places(sources):
     return {name: facts.position for name, facts in sources.items()}
-
-
-def test_kafka_sources_are_refused():
-    job = TopicJob()
-    job.put("one")
-    job.run()
-    config = job.harness.config
-    with pytest.raises(
-        ConfigError, match="no backfills: source 'rows' is a topic, .*'headrace branch create reader NAME"
-    ):
-        plan_backfill(config, checked_plan(config), days(1))
 
 
 def test_backfill_notices_a_concurrent_restore(job):

@@ -479,7 +479,7 @@ def test_kafka_page_example_gives_documented_result(number):
         ({"topic": "a b"}, "'a b' is no topic's name"),
         ({"topic": ""}, "sources.rows: the key 'topic' is missing"),
         ({"path": "input"}, "the format kafka does not have it"),
-        ({"interval": "%Y"}, "the format kafka does not have it"),
+        ({"interval": "%Y"}, "a topic has no intervals by name"),
         ({"skip_offsets": "3"}, "'3' names no offsets"),
         ({"skip_offsets": "0:5-3"}, "'0:5-3' names no offsets"),
         ({"options": {"startingOffsets": "x"}}, "write settings of Kafka's clients"),
@@ -515,9 +515,9 @@ def test_order_by_option_is_refused():
         job.run()
 
 
-def test_intervals_are_refused():
+def test_interval_runs_need_a_setting():
     job = TopicJob()
-    with pytest.raises(ConfigError, match="messages have no intervals"):
+    with pytest.raises(ConfigError, match="source 'rows' has no 'interval' in its configuration"):
         job.run(mode="interval", interval_start=0, interval_end=1)
 
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from headrace import clock
 from headrace.config import IntervalOptions, SourceConfig
-from headrace.errors import ConfigError, IntervalError, SourceError
+from headrace.errors import ConfigError, IntervalError, OpenIntervalError, SourceError
 from headrace.sources.delta.errors import DeltaErrors
 from headrace.sources.delta.names import MOVED, REWRITTEN, kind_of, start_of, version_of
 from headrace.sources.delta.rows import Times, Within
@@ -183,7 +183,7 @@ class CommitIntervals:
             f"source '{self._errors.source}': interval {want.interval} is not over, and all commits up to {end} belong to it. Nothing was taken in. "
             "Run it after its end, or take in what is there with --mode caught-up."
         )
-        raise IntervalError(msg)
+        raise OpenIntervalError(msg)
 
     def new_times(self, want: Want, reached: int) -> Iterable[tuple[int, int]]:
         """Yield the times of versions that are taken in or late, of the last one, and of later ones whose times the log does not keep."""

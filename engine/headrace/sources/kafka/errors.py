@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.config import SourceConfig
-from headrace.errors import SourceError
+from headrace.errors import OpenIntervalError, SourceError
+from headrace.sources.interval import Interval, timestamp_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,17 @@ class KafkaErrors:
             "Nothing was taken in. If this job can do without them, skip them: "
             f"sources.{self.source}.skip_offsets: {skipped}{partition}:{offsets}. Else fill them in from elsewhere, or begin a new "
             "job. To prevent this, run the job more often, or keep messages for longer."
+        )
+
+    def open(self, partitions: Sequence[int], interval: Interval, idle_after: int) -> OpenIntervalError:
+        """Return the error for an interval to which messages may still come in these partitions. `idle_after` in ms."""
+        end = timestamp_text(interval.end)
+        numbers = ", ".join(map(str, partitions))
+        have = f"partition {numbers} has" if len(partitions) == 1 else f"partitions {numbers} have"
+        return OpenIntervalError(
+            f"source '{self.source}': interval {interval} is not over: {have} no message of {end} or later yet, and more may come to it. Nothing was taken "
+            f"in. Run it again later: {'they count' if len(partitions) > 1 else 'it counts'} as idle from {timestamp_text(interval.end + idle_after)} on (sources."
+            f"{self.source}.interval.idle_after)."
         )
 
     def replaced(self, topic_id: str, known: str) -> SourceError:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace import clock
+from headrace.config import SourceConfig
 from headrace.storage.files import SMALL
 from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
@@ -136,6 +137,13 @@ class TopicState:
     partitions: Mapping[int, Bounds]
 
 
+class FirstMessage(NamedTuple):
+    """First message of a partition that is not older than some timestamp: its offset, and its own timestamp (ms)."""
+
+    offset: int
+    timestamp: int
+
+
 class Topic(Protocol):
     """Topic, as the driver of a job sees it.
 
@@ -146,8 +154,12 @@ class Topic(Protocol):
         """Ask the brokers for the topic's id and partitions."""
         ...
 
-    def offsets_at(self, timestamp: int) -> Mapping[int, int]:
-        """Return for each partition the first offset whose message is not older than a timestamp (ms), or its end without one."""
+    def first_since(self, timestamp: int) -> Mapping[int, FirstMessage]:
+        """Return by partition the first message that is not older than a timestamp (ms); without the partitions that have none."""
+        ...
+
+    def beside(self, config: SourceConfig) -> Topic:
+        """Return the topic of other settings. Makes no request yet."""
         ...
 
     def land(self, ranges: Mapping[OffsetRange, str], folder: Storage) -> None:

@@ -10,6 +10,7 @@ also where the topic has expired or compacted them since.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import timedelta
 from functools import cached_property, partial
 from typing import ClassVar, Final, Self
 
@@ -25,7 +26,9 @@ from headrace.records.source_columns import EventTimeLimit
 from headrace.records.watermarks import latest
 from headrace.sources.folder.format import UNREADABLE, FileRows, unreadable
 from headrace.sources.folder.parquet import count_rows
+from headrace.sources.interval import Interval
 from headrace.sources.kafka.errors import KafkaErrors
+from headrace.sources.kafka.intervals import TopicIntervals
 from headrace.sources.kafka.landed import (
     LandedName,
     OffsetRange,
@@ -93,6 +96,19 @@ class KafkaSource(Source):
         """Files whose schemas are stored."""
         self._next: dict[str, OffsetRange] = {}
         """Files that the next micro-batch begins with and that are not landed yet: at most one per partition."""
+        self._intervals = self._intervals_of(config)
+        self.ends: Mapping[int, int] | None = None
+        """Offsets before which the wanted interval ends, by partition; None without one."""
+        self.planned: dict[int, Sequence[str]] = {}
+        """Files that the slice may take in, by partition."""
+        self._times: dict[str, pa.Table] = {}
+        """Offsets and timestamps of these files."""
+
+    def _intervals_of(self, config: SourceConfig) -> TopicIntervals | None:
+        if config.intervals is None:
+            return None
+        idle_after = config.intervals.idle_after // timedelta(milliseconds=1)
+        return TopicIntervals(self.errors, idle_after, self.ranges, self._times_of)
 
     @staticmethod
     def read(file: SourceFile | InputFile, node: SourceNode, storage: Storage) -> FileRows:
@@ -107,14 +123,17 @@ class KafkaSource(Source):
 
     # --------------------------------------------------------------------------------------------------- partitions
 
-    def with_pieces(self, facts: SourceFacts, number: int, until: SourceFacts | None = None) -> SourceFacts:
+    def with_pieces(
+        self, facts: SourceFacts, number: int, until: SourceFacts | None = None, interval: Interval | None = None
+    ) -> SourceFacts:
         """Ask the brokers for the topic's partitions; return the facts with all of them. New partitions get numbers from `number` on.
 
-        At the first call, partitions begin where `start` says; partitions that appear later begin at their first message. A slice that
-        ends where a recorded micro-batch did, at the position in `until`, has the partitions of that micro-batch. Raises `SourceError` for a
-        topic that was replaced, and for a partition that no longer exists.
+        At the first call, partitions begin where `start` says, and not before an `interval`; partitions that appear later begin at their first
+        message. A slice that ends where a recorded micro-batch did, at the position in `until`, has the partitions of that micro-batch. Raises
+        `SourceError` for a topic that was replaced, and for a partition that no longer exists; `OpenIntervalError` where more messages may come to
+        the interval.
         """
-        self._next = {}
+        self._next, self.ends, self.planned, self._times = {}, None, {}, {}
         state = self._state = self._reader().state()
         read = facts.position_as(TopicPosition) or (None if until is None else until.position_as(TopicPosition))
         if read is not None and read.topic_id != state.topic_id:
@@ -126,17 +145,86 @@ class KafkaSource(Source):
         if until is not None:
             return _with(facts, {**{name: _beginning(own) for name, own in recorded.items()}, **known}, state)
         new = sorted(state.partitions.keys() - known.keys())
-        starts = self._starts(state) if not known else {}
+        starts = self._starts(state, interval) if not known else {}
         for place, partition in enumerate(new):
             first = starts.get(partition, state.partitions[partition].first)
             known[partition] = PartitionPosition(number=number + place, begins_at=first, next=first)
-        return _with(facts, known, state)
+        if interval is not None and self._intervals is not None:
+            self.ends = self._ends_of(self._intervals, known, interval)
+        return _with(facts, known, self._state)
 
-    def _starts(self, state: TopicState) -> Mapping[int, int]:
+    def _starts(self, state: TopicState, interval: Interval | None) -> Mapping[int, int]:
         start = self.config.begins_at
+        starts = {partition: bounds.first for partition, bounds in state.partitions.items()}
         if start.kind is StartKind.LATEST:
             return {partition: bounds.end for partition, bounds in state.partitions.items()}
-        return self._reader().offsets_at(start.value) if start.kind is StartKind.TIME else {}
+        if start.kind is StartKind.TIME:
+            first = self._reader().first_since(start.value)
+            starts = {
+                partition: first[partition].offset if partition in first else bounds.end
+                for partition, bounds in state.partitions.items()
+            }
+        if interval is None or self._intervals is None:
+            return starts
+        begins = self._intervals.beginnings(self._reader().first_since(interval.start), starts, interval.start)
+        return {
+            partition: max(starts[partition], bounds.end) if (begin := begins[partition]) is None else begin
+            for partition, bounds in state.partitions.items()
+        }
+
+    def _ends_of(
+        self, intervals: TopicIntervals, positions: Mapping[int, PartitionPosition], interval: Interval
+    ) -> Mapping[int, int]:
+        """Return by partition the offset before which an interval ends, and look at the topic again where it got messages meanwhile."""
+        places = {partition: own.next for partition, own in positions.items()}
+        ends = intervals.ends(self._reader().first_since(interval.end), places, interval)
+        assert self._state is not None  # noqa: S101 - `with_pieces` has set it
+        bounds = self._state.partitions
+        if any(end is not None and end > bounds[partition].end for partition, end in ends.items()):
+            self._state = self._reader().state()
+        return {
+            partition: max(places[partition], bounds[partition].end) if end is None else end
+            for partition, end in ends.items()
+        }
+
+    def interval_of(self, name: str) -> Interval | None:
+        """Return the millisecond of the earliest message of a file; None without intervals, and without a message that has a time."""
+        earliest = None if self._intervals is None else self._intervals.earliest(name)
+        return None if earliest is None else Interval(earliest, earliest + 1)
+
+    def _times_of(self, name: str) -> pa.Table:
+        """Return offsets and timestamps of a file's messages, and land it first. Raises as `land` does."""
+        if name not in self._times:
+            self._land(name)
+            path = self.file(name).path
+            try:
+                with self.folder.at(path).open() as file:
+                    self._times[name] = pq.ParquetFile(file).read(["offset", "timestamp"])
+            except UNREADABLE as error:
+                raise unreadable(self.node.name, path, error) from error
+        return self._times[name]
+
+    def _latest(self, partition: int, before: PartitionPosition, after: PartitionPosition) -> int | None:
+        """Return the time of the latest message of a partition that is taken in (ms); rows that wait for others are not."""
+        if self._intervals is None:
+            return None
+        taken = [before.latest, *(self._intervals.latest(*part) for part in self._taken(partition, before, after))]
+        return latest(taken)
+
+    def _taken(
+        self, partition: int, before: PartitionPosition, after: PartitionPosition
+    ) -> Iterator[tuple[str, slice]]:
+        """Yield the files of a partition that the slice took messages of, and which."""
+        for name in self.planned.get(partition, ()):
+            place = messages_name(name)
+            first = before.rows if name in before.begun[:1] else 0
+            if after.begun and place == messages_name(after.begun[0]):
+                is_of_messages = place == name  # rows of a transform are no messages: none of them counts yet
+                yield place, slice(first, after.rows if is_of_messages else first)
+                return
+            if _end_of(place) > after.next:
+                return
+            yield place, slice(first, None)
 
     def pieces(
         self, name: str, facts: SourceFacts, recorded: SourceFacts, until: SourceFacts | None = None
@@ -159,8 +247,13 @@ class KafkaSource(Source):
         topic = facts.position_as(TopicPosition)
         assert topic is not None  # noqa: S101 - `with_pieces` has set it
         partitions = {
-            number: msgspec.structs.replace(_position_of(after), taken_at=after.taken_at, idle=after.idle)
-            for number, after in zip(facts.partitions, moved, strict=True)
+            number: msgspec.structs.replace(
+                own := _position_of(after),
+                taken_at=after.taken_at,
+                idle=after.idle,
+                latest=self._latest(number, before, own),
+            )
+            for (number, before), after in zip(facts.partitions.items(), moved, strict=True)
         }
         return msgspec.structs.replace(
             facts,
@@ -258,6 +351,11 @@ class KafkaSource(Source):
         else:
             end = min(end, last)
         return landed_name(self.config.topic or "", self._state.topic_id, OffsetRange(partition, position, end))
+
+    def reaches_beyond(self, partition: int, offset: int) -> bool:
+        """Return whether a partition has messages from an offset on."""
+        assert self._state is not None  # noqa: S101 - `with_pieces` is called first
+        return self._state.partitions[partition].end > offset
 
     def schedule_landing(self, name: str) -> None:
         """Note that the next micro-batch begins with this file; `land` lands all noted files together."""
@@ -437,20 +535,34 @@ class KafkaPartition(Source):
         """
         position = _position_of(since)
         begun = position.begun
-        names = [*begun, *self._next(position.next, is_recorded=want.until is not None)]
+        names = [*begun, *self._next(position, is_recorded=want.until is not None)]
+        self._whole.planned[self._partition] = names
         if missing := sorted({*begun} - self._whole.find(begun).keys()):
             raise self._whole.errors.not_landed(self._whole.folder.uri, missing)
         if names and not begun:
             self._whole.schedule_landing(names[0])
         files = tuple(self._whole.file(name) for name in names)
-        return Ahead(want, files, files, TableReach(position.next, is_provisional=self._is_drawn))
+        reach = TableReach(position.next, is_provisional=self._is_drawn)
+        return Ahead(want, files, files, reach, has_waiting=self._has_later(want))
 
-    def _next(self, position: int, *, is_recorded: bool) -> list[str]:
-        if not is_recorded:
-            return self._whole.ranges(self._partition, position)
-        if self._until is None:
+    def _next(self, position: PartitionPosition, *, is_recorded: bool) -> list[str]:
+        until, ends = self._until, self._whole.ends
+        if not is_recorded and ends is None:
+            return self._whole.ranges(self._partition, position.next)
+        if not is_recorded and ends is not None:
+            until = msgspec.structs.replace(position, next=ends[self._partition], begun=())
+        if until is None:
             return []
-        return self._whole.recorded_ranges(self._partition, position, self._until)
+        return self._whole.recorded_ranges(self._partition, position.next, until)
+
+    def _has_later(self, want: Want) -> bool:
+        """Return whether the partition has messages behind the wanted interval."""
+        ends = self._whole.ends
+        return (
+            want.until is None
+            and ends is not None
+            and self._whole.reaches_beyond(self._partition, ends[self._partition])
+        )
 
     def find(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the landed files with these names."""

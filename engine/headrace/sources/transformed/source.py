@@ -175,9 +175,11 @@ class TransformedSource(Source):
         """Yield the remarks on the source below."""
         return self.stored.remarks(since)
 
-    def with_pieces(self, facts: SourceFacts, number: int, until: SourceFacts | None = None) -> SourceFacts:
+    def with_pieces(
+        self, facts: SourceFacts, number: int, until: SourceFacts | None = None, interval: Interval | None = None
+    ) -> SourceFacts:
         """Return the facts with all pieces of the source below."""
-        return self.stored.with_pieces(facts, number, until)
+        return self.stored.with_pieces(facts, number, until, interval)
 
     def pieces(
         self, name: str, facts: SourceFacts, recorded: SourceFacts, until: SourceFacts | None = None

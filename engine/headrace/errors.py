@@ -17,6 +17,7 @@ __all__ = [
     "FencedError",
     "HeadraceError",
     "IntervalError",
+    "LimitError",
     "ServiceError",
     "SinkMismatchError",
     "SourceError",
@@ -254,6 +255,12 @@ class SparkNeededError(HeadraceError):
     """A run `--without-spark` has found something that only Spark can do. Nothing was taken in: run without that option."""
 
     exit_code = 14
+
+
+class LimitError(HeadraceError):
+    """A backfill would cost more than the job's file allows. Nothing was begun: a person has to allow it."""
+
+    exit_code = 15
 
 
 class EngineBug(HeadraceError):  # noqa: N818 - it says what it is

@@ -16,6 +16,8 @@ from tests.unit.run.dated_table import DAY, FIRST, at, day_of, days
 from tests.unit.run.dated_topic import DatedTopic, TopicIntervalJob
 from tests.unit.support.topic_job import message
 
+pytestmark = pytest.mark.delta
+
 
 def three_days(partitions=1):
     """Return a topic with messages of three days."""

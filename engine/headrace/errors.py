@@ -18,6 +18,7 @@ __all__ = [
     "HeadraceError",
     "IntervalError",
     "LimitError",
+    "OpenIntervalError",
     "ServiceError",
     "SinkMismatchError",
     "SourceError",

@@ -447,3 +447,16 @@ def test_unclear_corrected_input_is_refused(given, match):
     with pytest.raises(ConfigError, match=match) as caught:
         with_settings(job.harness.config, given)
     assert caught.value.exit_code == 2
+
+
+def test_time_ahead_stays_without_meaning_in_backfills():
+    topic = DatedTopic("shop.rows")
+    topic.send(0.5, "a")
+    topic.send(6.5, "ahead", event=0.6)
+    topic.send(1.5, "b")
+    job = TopicIntervalJob(topic)
+    job.sealed(2)
+    latest = job.facts.position.latest
+    job.harness.clock.advance(5 * DAY)
+    assert job.backfill(days(0)).outcome.value == "promoted"
+    assert (latest, job.facts.position.latest) == (at(1.5), at(1.5))

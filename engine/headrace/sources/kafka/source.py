@@ -103,6 +103,8 @@ class KafkaSource(Source):
         """Files that the slice may take in, by partition."""
         self._times: dict[str, pa.Table] = {}
         """Offsets and timestamps of these files."""
+        self._until: Mapping[int, PartitionPosition] = {}
+        """Positions after the recorded micro-batch that the slice repeats; none without one."""
 
     def _intervals_of(self, config: SourceConfig) -> TopicIntervals | None:
         if config.intervals is None:
@@ -134,6 +136,7 @@ class KafkaSource(Source):
         the interval.
         """
         self._next, self.ends, self.planned, self._times = {}, None, {}, {}
+        self._until = {} if until is None else until.partitions
         state = self._state = self._reader().state()
         read = facts.position_as(TopicPosition) or (None if until is None else until.position_as(TopicPosition))
         if read is not None and read.topic_id != state.topic_id:
@@ -208,6 +211,13 @@ class KafkaSource(Source):
         """Return the time of the latest message of a partition that is taken in (ms); rows that wait for others are not."""
         if self._intervals is None:
             return None
+        recorded = self._until.get(partition)
+        if recorded is not None and (recorded.next, recorded.begun, recorded.rows) == (
+            after.next,
+            after.begun,
+            after.rows,
+        ):
+            return recorded.latest  # as it was told then: a time that lay too far ahead may not do so any more
         taken = [before.latest, *(self._intervals.latest(*part) for part in self._taken(partition, before, after))]
         return latest(taken)
 

@@ -460,3 +460,18 @@ def test_time_ahead_stays_without_meaning_in_backfills():
     job.harness.clock.advance(5 * DAY)
     assert job.backfill(days(0)).outcome.value == "promoted"
     assert (latest, job.facts.position.latest) == (at(1.5), at(1.5))
+
+
+@pytest.mark.parametrize(
+    ("skip", "left"), [("0:2-2", ["a", "b", "d"]), ("0:1-2", ["a", "d"]), ("0:1-1", ["a", "c", "d"])]
+)
+def test_offsets_skipped_since_then_are_left_out(skip, left):
+    topic = DatedTopic("shop.rows")
+    topic.send(0.5, "a")
+    topic.send(1.1, "b", "c")
+    topic.send(2.5, "d")
+    job = TopicIntervalJob(topic)
+    job.sealed(3)
+    job.configure(skip_offsets=skip)
+    assert job.backfill(days(1)).outcome.value == "promoted"
+    assert job.arrived() == left

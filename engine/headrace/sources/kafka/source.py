@@ -590,9 +590,11 @@ class KafkaPartition(Source):
         """Return the event times of a file's messages (ms), null for a refused one, also one beyond the `limit`; land the file first if necessary."""
         return self._whole.event_times(file, limit)
 
-    def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:  # noqa: ARG002
-        """Return the facts after these files: their names hold the offsets."""
+    def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:
+        """Return the facts after these files: their names hold the offsets. A repeated slice ends where it did, whatever is skipped since then."""
         ends = [landed.range.end for file in files if (landed := parse_landed(file.name)) is not None]
+        if self._until is not None and len(files) == len(ahead.files):
+            ends.append(self._until.next)
         position = _position_of(since)
         return msgspec.structs.replace(
             since, position=msgspec.structs.replace(position, next=max([*ends, position.next]))

@@ -15,7 +15,7 @@ INSTALLATIONS := tests/package tests/airflow tests/demo tests/compose
 BENCHMARKS := $(sort $(filter-out _% counting nexmark scale,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
 .PHONY: help setup .ready demo verify-demo airflow test test-all test-long test-faults test-starts golden lint types imports format reference peers bench bench-page clean lock \
-        tier-unit tier-pure-python tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-installations lane-spark lane-others closing-line
+        tier-unit tier-pure-python tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-installations tier-types lane-spark lane-others closing-line
 
 # show this list
 help:
@@ -46,9 +46,8 @@ test: .ready lint types imports
 	@$(MAKE) closing-line
 
 # test, the slow tests, those of the engine without its module in C, those on a local Spark cluster and on a Kafka broker, and those of whole installations
-test-all: .ready lint types imports
-	@$(LANES) SPARK="spark fault cluster kafka" OTHERS="unit pure-python simulation compose airflow" QUICK="$(ALL)"
-	@$(MAKE) tier-installations
+test-all: .ready lint imports
+	@$(LANES) SPARK="spark fault cluster kafka" OTHERS="types installations airflow compose simulation pure-python unit" QUICK="$(ALL)"
 	@$(MAKE) closing-line
 
 # the long tests: many more examples of what test-all draws
@@ -56,6 +55,7 @@ test-long: export HEADRACE_EXAMPLES = 4
 test-long: .ready
 	@$(MAKE) tier-unit QUICK="$(LONG)"
 	@$(MAKE) tier-spark QUICK="$(LONG)"
+	@$(MAKE) tier-fault QUICK="$(LONG)"
 
 # simulate a job whose world fails, without a JVM: thousands of worlds, a seed each; SEEDS=17-17 plays one again (about 0.4 s each)
 test-faults: export HEADRACE_SEEDS = $(SEEDS)
@@ -132,8 +132,12 @@ ALL := -m 'not long'
 LONG := -m 'long or drawn'
 
 # Two lanes of tiers go on at once: those that share a Spark session or a broker often wait, for a JVM or a disk, and leave a
-# core to the others. Never two of the first kind at once. Lines of both are shown as they come; each tier's own are in var/log/.
+# core to the others. Never two of the first kind at once. Whole installations wait even more. The unit tests are the last ones: they
+# have a process for each core, also when the other lane has ended. Lines of both are shown as they come; each tier's own are in
+# var/log/.
 LANES = lanes() { $(MAKE) --jobs=2 lane-spark lane-others "$$@" || { $(MAKE) closing-line; exit 1; }; }; lanes
+
+tier-types: types
 
 lane-spark:
 	@for tier in $(SPARK); do $(MAKE) tier-$$tier || exit 1; done

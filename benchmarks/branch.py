@@ -34,7 +34,7 @@ from headrace.tables.schemas import CHECKPOINTS, KEYED_STATE
 from headrace.testing import PipelineHarness
 
 FIRST = datetime(2019, 12, 1, tzinfo=UTC)
-DAYS, CORRECTED = 30, 15
+DAYS, CORRECTED, CHANGED = 30, 15, 10_000
 
 
 class Event(Struct, frozen=True):
@@ -194,6 +194,24 @@ def reads(job, keys, turns):
     return through, direct
 
 
+def promotions(job, turns):
+    """Return seconds of promotions of a branch that has written 10,000 keys, and the bytes of data that it kept."""
+    seconds, data = [], []
+    for turn in range(turns + 1):
+        job.write(2 + turn, CHANGED)
+        fork(job.config, "small", None, "bench")
+        on_branch = job.config.on_branch("small")
+        job.run_on_branch(on_branch, RunOptions(run_id="branch", backend=job.harness.backend, parallelism=2))
+        files = [file for file in Path(on_branch.job_folder).rglob("*.parquet") if CHECKPOINTS not in file.parts]
+        size = sum(file.stat().st_size for file in files)
+        with promoting(job.config, "small", "bench") as promotion:
+            _, wall, _ = timed(promotion.promote)
+        if turn:
+            seconds.append(wall)
+            data.append(size)
+    return seconds, data
+
+
 def main():
     """Measure and report."""
     parser = argparse.ArgumentParser()
@@ -202,7 +220,7 @@ def main():
     parser.add_argument("--backend", default="hashmap")
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
-    with clock.installed(clock.VirtualClock(round(FIRST.timestamp() * 1000))):
+    with clock.installed(clock.VirtualClock(round((FIRST + timedelta(days=DAYS)).timestamp() * 1000))):
         figures = measured(options)
     report("branch", figures)
 
@@ -223,6 +241,10 @@ def measured(options):
     figures.append(figure("live state through a branch, CPU", through, "s"))
     figures.append(figure("the same of the job, CPU", direct, "s"))
     figures.append(figure("branch by job", ratios, "x", goal="<= 1.2", met=lambda value: value <= 1.2))
+    promoted, data = promotions(job, options.turns)
+    name = f"promotion of {CHANGED:,} keys of {options.keys[1]:,}"
+    figures.append(figure(name, promoted, "s", goal="<= 1", met=lambda value: value <= 1))
+    figures.append(figure("data of its branch", data, "B"))
     straight, backfilled, promoted = replays(options.backend, options.day, max(1, options.turns // 2))
     ratios = [longer / shorter for longer, shorter in zip(backfilled, straight, strict=True)]
     figures.append(figure(f"{DAYS - CORRECTED} days for the first time, CPU", straight, "s"))

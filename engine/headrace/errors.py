@@ -17,6 +17,8 @@ __all__ = [
     "FencedError",
     "HeadraceError",
     "IntervalError",
+    "LimitError",
+    "OpenIntervalError",
     "ServiceError",
     "SinkMismatchError",
     "SourceError",
@@ -208,6 +210,16 @@ class IntervalError(HeadraceError):
 class OpenIntervalError(IntervalError):
     """More input may still come to the interval of a run. Run it again later."""
 
+    open_until: int | None = None
+    """When the interval ends for good (ms); None: unknown."""
+
+    @classmethod
+    def until(cls, message: str, open_until: int) -> OpenIntervalError:
+        """Return the error for an interval that is open until a time (ms)."""
+        error = cls(message)
+        error.open_until = open_until
+        return error
+
 
 class SinkMismatchError(HeadraceError):
     """Job and sink disagree on what was published, or the sink's table belongs to another job, or refuses rows. Trying again does not help."""
@@ -244,6 +256,12 @@ class SparkNeededError(HeadraceError):
     """A run `--without-spark` has found something that only Spark can do. Nothing was taken in: run without that option."""
 
     exit_code = 14
+
+
+class LimitError(HeadraceError):
+    """A backfill would cost more than the job's file allows. Nothing was begun: a person has to allow it."""
+
+    exit_code = 15
 
 
 class EngineBug(HeadraceError):  # noqa: N818 - it says what it is

@@ -177,6 +177,13 @@ def test_pending_days_are_registered_if_the_job_follows(dag_bag, edit_job, notes
     assert "--no-follow=True" in dag_bag().dags["flights"].get_task("run").application_args
 
 
+def test_open_interval_waits_until_its_end(run):
+    report = {**GAP, "error": "OpenIntervalError", "open_until": "2199-01-12T00:00:00Z"}
+    with pytest.raises(AirflowRescheduleException) as caught:
+        execute(run, 9, report)
+    assert caught.value.reschedule_date.isoformat() == "2199-01-12T00:00:00+00:00"
+
+
 def test_gap_is_refused_also_in_a_backfill(run):
     with pytest.raises(AirflowFailException, match="there would be a gap"):
         execute(run, 9, GAP, context=context_of(run, run_type="backfill"))

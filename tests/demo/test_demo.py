@@ -22,7 +22,7 @@ import pytest
 from headrace import clock
 
 PROJECT = Path(__file__).resolve().parents[2]
-ENDS_WITHIN = 20
+ENDS_WITHIN = 60
 STARTS_WITHIN = 300.0
 RUNS = 2
 PORT = 8097

@@ -24,13 +24,14 @@ WITHOUT_SPARK = [("ingest.after:2", 1), ("task.half:5", 1), *IN_A_RUN]
 
 # A crash at any other place leaves the same files as a crash at one of these; tests/unit/edits/test_crash.py crashes
 # at every step of the disk.
-# The commit is the same without Spark, where fewer places are enough in `make test`.
+# The commit is the same without Spark, where fewer places are enough in `make test`, and all are in `make test-all`.
 QUICK = {
     "spark": {"prepare.half:2", "commit.before:2", "commit.after:2", "publish.half:3"},
     "local": {"prepare.half:2", "commit.after:2", "publish.half:3"},
 }
+OTHERS = {"spark": pytest.mark.long, "local": pytest.mark.slow}
 DEATHS = [
-    pytest.param(runner, place, counts, marks=() if place in QUICK[runner] else pytest.mark.slow)
+    pytest.param(runner, place, counts, marks=() if place in QUICK[runner] else OTHERS[runner])
     for runner, places in (("spark", IN_A_RUN), ("local", WITHOUT_SPARK))
     for place, counts in places
 ]

@@ -18,9 +18,13 @@ pytestmark = pytest.mark.slow
 
 ASLEEP = {"HEADRACE_KILL_WITH": "SIGSTOP"}
 PLACES = ["run.after:2", "prepare.half:2", "prepare.after:2", "commit.before:2", "commit.after:2", "publish.half:2"]
+OFTEN = {"prepare.half:2", "commit.before:2", "publish.half:2"}
+"""Places of each run of the slow tests; all are in the long ones."""
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "place", [place if place in OFTEN else pytest.param(place, marks=pytest.mark.long) for place in PLACES]
+)
 def test_zombie_fails_and_names_the_winner(tmp_path, drivers, undisturbed, run, place):
     home = ready(tmp_path)
     with drivers.started(home, {**ASLEEP, "HEADRACE_KILL_AT": place}, {"run_id": "zombie"}) as zombie:

@@ -14,6 +14,8 @@ from tests.jobs.graphs import Event, Program, job_of
 from tests.jobs.home import Home
 
 SAMPLE = (1, 3, 5, 10, 15, 19, 35, 37, 49, 55, 56, 61)
+OFTEN = (1, 10, 35, 37, 56)
+"""Graphs of each run of the slow tests; all of the sample are in the long ones."""
 
 
 def rows_of(config, sink):
@@ -33,7 +35,9 @@ def feed(home, program, number):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", SAMPLE)
+@pytest.mark.parametrize(
+    "seed", [seed if seed in OFTEN else pytest.param(seed, marks=pytest.mark.long) for seed in SAMPLE]
+)
 def test_graph_on_spark_equals_a_loop(seed, tmp_path, run):
     program, chance = Program(seed), random.Random(seed)
     home = Home(tmp_path, job_of(program))

@@ -21,7 +21,7 @@ ALL_CUTS = [
 ]
 # These have each value once.
 QUICK_CUTS = {(3, 1, "rocksdb"), (2, 2, "delta"), (1, 7, "hashmap")}
-CUTS = [cut if cut in QUICK_CUTS else pytest.param(*cut, marks=pytest.mark.slow) for cut in ALL_CUTS]
+CUTS = [cut if cut in QUICK_CUTS else pytest.param(*cut, marks=pytest.mark.long) for cut in ALL_CUTS]
 
 
 @pytest.fixture(scope="session")
@@ -112,7 +112,7 @@ def test_checkpoint_interval_comes_from_its_files(home, run):
     ("files_per_batch", "parallelism", "backend"),
     [
         (2, 2, "rocksdb"),
-        pytest.param(FLIGHT_DAYS, 1, "hashmap", marks=pytest.mark.slow),
+        pytest.param(FLIGHT_DAYS, 1, "hashmap", marks=pytest.mark.long),
     ],
 )
 def test_five_days_of_flights_equal_plain_computation(
@@ -135,7 +135,7 @@ def test_synchronous_state_gives_flights_same_results(flights, run, first_outcom
     assert result == first_outcome.setdefault("flights", result)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_strictly_ordered_watermarks_give_flights_same_results(flights, run, first_outcome):
     strictly = {"event-order.watermark": "strictly-ordered", "in-flight-records-limit": 50, "buffer-size": 7}
     home = flights(FLIGHT_DAYS, strictly, max_files_per_batch=2)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from contextlib import contextmanager
+import weakref
+from contextlib import contextmanager, nullcontext
 
 import hypothesis
 import pytest
@@ -13,6 +15,7 @@ from headrace.config import allow_scheme
 from headrace.state.backend import HashMapBackend
 from headrace.state.rocksdb import RocksDbBackend, StateCache
 from headrace.tables.folder import JobFolder
+from headrace.testing import PipelineHarness
 from headrace.testing._memory_disk import forget_disk
 from headrace.testing._memory_table import open_memory
 from tests.jobs.home import Home
@@ -32,7 +35,7 @@ allow_scheme(open_memory())
 hypothesis.settings.register_profile(
     "engine",
     deadline=None,
-    max_examples=25 * FACTOR,
+    max_examples=round(25 * FACTOR),
     derandomize="CI" in os.environ,
     print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
@@ -60,6 +63,39 @@ def real_time():
 def quick_syncs():
     """Wait for no disk. The tests of durability have a fixture of this name that changes nothing."""
     with without_waiting():
+        yield
+
+
+@contextmanager
+def tables_in_memory():
+    """Let harnesses keep state and sinks in memory: commits to Delta tables are most of the time of a small job.
+
+    `storage/test_store_contract.py` holds both kinds of tables to one contract.
+    """
+    begin = PipelineHarness.__post_init__
+
+    def begin_in_memory(harness, now):
+        if harness.storage is None:
+            name = f"harness-{next(DISKS)}"
+            harness.storage = f"memory://{name}"
+            weakref.finalize(harness, forget_disk, name)
+        begin(harness, now)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PipelineHarness, "__post_init__", begin_in_memory)
+        yield
+
+
+DISKS = itertools.count(1)
+DELTA = {"cli", "commit", "docs", "edits", "readers", "sinks", "storage"}
+"""Folders whose tests are about tables, or show what people see of them."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_tables(request):
+    """Let harnesses write no Delta tables, except in modules that are marked with `delta`. In long tests all of them write some."""
+    is_about_tables = request.path.parent.name in DELTA or request.node.get_closest_marker("delta")
+    with nullcontext() if FACTOR > 1 or is_about_tables else tables_in_memory():
         yield
 
 

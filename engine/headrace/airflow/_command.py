@@ -40,6 +40,7 @@ _FINAL = (
     errors.IntervalError,
     errors.SinkMismatchError,
     errors.ConflictError,
+    errors.LimitError,
 )
 _BY_SIGNAL = 128
 """A shell, or spark-submit, ends with this and the number of the signal that ended its child."""

@@ -1,4 +1,4 @@
-"""Summary of a branch's differences as a Markdown table: only numbers of rows, since Airflow's database stores the summary."""
+"""Plan of a backfill, and summary of a branch's differences, as Markdown: only numbers of rows, since Airflow's database stores them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ def summary(report: Mapping[str, Any]) -> str:
         if report["outcome"] != "promoted":
             lines += ["", f"Rows: `headrace branch diff {report['job']} {report['name']}`"]
     return "\n".join(lines)
+
+
+def plan_text(report: Mapping[str, Any]) -> str:
+    """Return the plan of a backfill as a Markdown table: what `headrace backfill --dry-run` shows. Empty without a plan."""
+    lines = [f"| {line['label']} | {line['text']} |" for line in report.get("plan", ())]
+    return "\n".join(["| plan | |", "|---|---|", *lines]) if lines else ""
 
 
 def _headline(report: Mapping[str, Any]) -> str:

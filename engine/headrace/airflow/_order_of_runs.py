@@ -114,6 +114,17 @@ def wait_for_holder(context: Context, longest: timedelta, message: str, log: Any
     raise AirflowRescheduleException(now + LOOK_FOR_JOB_EVERY)  # type: ignore[no-untyped-call]  # Airflow gives it no types
 
 
+def wait_until(text: str, message: str, log: Any) -> None:
+    """Reschedule a task for the time at which its interval ends for good; a minute later at least, since clocks differ.
+
+    Raises `AirflowRescheduleException`, which uses up no retry.
+    """
+    soon = datetime.fromtimestamp(clock.now() / 1000, UTC) + LOOK_FOR_JOB_EVERY
+    time = max(soon, datetime.fromisoformat(text))
+    log.warning("%s The task waits until %s, and uses up no retry.", message, time.isoformat(timespec="seconds"))
+    raise AirflowRescheduleException(time)  # type: ignore[no-untyped-call]  # Airflow gives it no types
+
+
 def wait_for_earlier(context: Context, message: str, log: Any) -> None:
     """Reschedule a task for a partition before which others are missing, for a minute later: assets tell of partitions in any order.
 

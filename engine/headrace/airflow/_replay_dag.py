@@ -19,6 +19,7 @@ from airflow.sdk.bases.branch import BranchMixIn
 from airflow.sdk.exceptions import TaskAwaitingInput
 
 from headrace.airflow._command import CommandTask
+from headrace.airflow._replay_plan import BEYOND, PlanTask, has_limits
 from headrace.airflow._replay_requests import replay_asset, replay_id, tell_requesters
 from headrace.airflow._replay_task import BRANCH, ReplayTask
 from headrace.airflow._results import sink_assets
@@ -45,25 +46,36 @@ class ApprovalTask(BaseOperator, BranchMixIn):
     inherits_from_skipmixin = True
 
     def __init__(
-        self, *, subject: str, body: str, approved: str, rejected: str, outcome: str = _ASKS, **kwargs: Any
+        self,
+        *,
+        subject: str,
+        body: str,
+        approved: str,
+        rejected: str | None,
+        unasked: str | None = None,
+        outcome: str = _ASKS,
+        asks: str = _ASKS,
+        **kwargs: Any,
     ) -> None:
-        """Store the texts. `approved` and `rejected` are the ids of the next tasks.
+        """Store the texts. `approved` and `rejected` are the ids of the next tasks; None skips all.
 
-        `outcome` is a template too, of the outcome of the backfill: nobody is asked unless it is `needs_approval`. Then both tasks are
-        skipped, since the backfill has promoted a branch that changes nothing.
+        `outcome` is a template too, of the outcome of the task before: nobody is asked unless it is `asks`. Then the next task is
+        `unasked`: none by default, since the backfill has promoted a branch that changes nothing.
         """
         super().__init__(**kwargs)
         self.outcome = outcome
         self.subject = subject
         self.body = body
+        self._asks = asks
         self._next = {APPROVE: approved, REJECT: rejected}
+        self._unasked = unasked
 
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Ask the question, and wait; ask nobody if the backfill needs no approval.
 
         Raises `TaskAwaitingInput`, by which Airflow lets a task wait for a person.
         """
-        if self.outcome != _ASKS:
+        if self.outcome != self._asks:
             return self._continue(context, {"answer": None, "by": f"nobody: {self.outcome} already"})
         from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
@@ -84,7 +96,7 @@ class ApprovalTask(BaseOperator, BranchMixIn):
         """Run the task of an answer, if there is one, skip others, and return the answer."""
         # Skipping tasks ends this task with an exception.
         context["ti"].xcom_push(key="return_value", value=result)
-        self.do_branch(context, self._next.get(result["answer"]))
+        self.do_branch(context, self._next.get(result["answer"], self._unasked))
         return result
 
 
@@ -124,6 +136,8 @@ def replay_dag(job: JobConfig, *, auto_register: bool = False) -> DAG:
         auto_register=auto_register,
     ) as dag:
         backfill = _backfill(job)
+        if has_limits(job):
+            _plan(job) >> _begin(job) >> backfill
         if policy is Promote.APPROVAL:
             backfill >> _approve(job) >> [_promote(job), _drop(job)]
         elif policy is Promote.AUTOMATIC:
@@ -133,7 +147,30 @@ def replay_dag(job: JobConfig, *, auto_register: bool = False) -> DAG:
 
 def _backfill(job: JobConfig) -> ReplayTask:
     policy = Promote.REFUSE if job.replay.promote is Promote.REFUSE else Promote.APPROVAL
-    return ReplayTask(task_id="backfill", job=job, promote=policy, pool_slots=job.airflow.pool_slots)
+    return ReplayTask(
+        task_id="backfill",
+        job=job,
+        promote=policy,
+        beyond_limits=has_limits(job),
+        pool_slots=job.airflow.pool_slots,
+    )
+
+
+def _plan(job: JobConfig) -> PlanTask:
+    return PlanTask(task_id="plan", job=job, pool_slots=job.airflow.pool_slots)
+
+
+def _begin(job: JobConfig) -> ApprovalTask:
+    return ApprovalTask(
+        task_id="begin",
+        subject=f"Begin the replay of {job.job} beyond its limits?",
+        body="{{ ti.xcom_pull(task_ids='plan')['plan'] }}",
+        outcome="{{ ti.xcom_pull(task_ids='plan')['outcome'] }}",
+        asks=BEYOND,
+        approved="backfill",
+        rejected=None,
+        unasked="backfill",
+    )
 
 
 def _promote(job: JobConfig) -> ReplayTask:
@@ -151,7 +188,7 @@ def _approve(job: JobConfig) -> ApprovalTask:
     return ApprovalTask(
         task_id="approve",
         subject=f"Promote the replay of {job.job}?",
-        body="{{ ti.xcom_pull(task_ids='backfill')['summary'] }}",
+        body="{{ ti.xcom_pull(task_ids='backfill')['summary'] }}\n\n{{ ti.xcom_pull(task_ids='backfill')['plan'] }}",
         outcome="{{ ti.xcom_pull(task_ids='backfill')['outcome'] }}",
         approved="promote",
         rejected="drop",

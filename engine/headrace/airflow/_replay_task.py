@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
 
 from headrace import clock
 from headrace.airflow._command import failure
-from headrace.airflow._difference_summary import summary
+from headrace.airflow._difference_summary import plan_text, summary
 from headrace.airflow._driver_operator import CommandFailed, DriverOperator
 from headrace.airflow._partitions import keys_of
 from headrace.airflow._replay_requests import requested, tell_requesters
@@ -41,8 +41,10 @@ class ReplayTask(DriverOperator):
 
     operator_extra_links: Collection[BaseOperatorLink] = (SparkUiLink(),)
 
-    def __init__(self, *, job: JobConfig, promote: Promote, only_open: bool = False, **kwargs: Any) -> None:
-        """Store the options. `promote` overrides the job's file."""
+    def __init__(
+        self, *, job: JobConfig, promote: Promote, only_open: bool = False, beyond_limits: bool = False, **kwargs: Any
+    ) -> None:
+        """Store the options. `promote` overrides the job's file. `beyond_limits`: a task before this one has asked a person."""
         words = [
             "backfill",
             job.job,
@@ -52,6 +54,7 @@ class ReplayTask(DriverOperator):
             "--only-open" if only_open else "--renew",
             option("run-id", RUN_ID),
             option("budget", f"{job.run.budget.total_seconds():.0f}s"),
+            *(["--beyond-limits"] if beyond_limits else []),
             "--days",
             "--limit=1",
         ]
@@ -80,7 +83,7 @@ class ReplayTask(DriverOperator):
         tell_requesters(context, partial(_standing, report), self.log)
         _refuse_unfinished(report)
         self.outlets = self._announced(report, context)
-        return {**_without_values(report), "summary": text}
+        return {**_without_values(report), "plan": plan_text(report), "summary": text}
 
     def _announced(self, report: Mapping[str, Any], context: Context) -> list[Any]:
         """Let the assets of the sinks tell of a promotion; return the outlets that have to."""

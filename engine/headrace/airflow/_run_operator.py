@@ -24,6 +24,7 @@ from headrace.airflow._order_of_runs import (
     refuse,
     wait_for_earlier,
     wait_for_holder,
+    wait_until,
 )
 from headrace.airflow._partitions import interval_of_partition, keys_of
 from headrace.airflow._replay_requests import register, replay_asset, replay_id, without_replay
@@ -258,6 +259,8 @@ class HeadraceRunOperator(DriverOperator):
         error = failure(failed.exit_code, failed.report)
         if failed.exit_code == FencedError.exit_code and "--force-fail-over" not in self.application_args:
             wait_for_holder(context, self._job.run.budget + self._job.run.grace, str(error), self.log)
+        if (text := (failed.report or {}).get("open_until")) is not None:
+            wait_until(text, str(error), self.log)
         if (failed.report or {}).get("leaves_gap", False):
             wait_for_earlier(context, str(error), self.log)
         if self._skips_refused and failed.exit_code in _REFUSALS and is_triggered(context):

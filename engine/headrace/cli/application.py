@@ -25,9 +25,9 @@ from typer import core
 from typer.core import TyperGroup
 
 from headrace.cli.arguments import IN_JSON, REPORT_FILE, in_utf8, shared_options
-from headrace.errors import EngineBug, HeadraceError, IntervalError, StorageError
+from headrace.errors import EngineBug, HeadraceError, IntervalError, OpenIntervalError, StorageError
 from headrace.interrupts import watch
-from headrace.report import Report
+from headrace.report import Report, Time
 
 _INTERRUPTED = 130
 
@@ -313,6 +313,8 @@ def _is_reported(error: BaseException, ctx: Any, *, starts: bool) -> bool:
         content |= {"is_taken_in": True, "changes": list(error.changes)}
     if isinstance(error, IntervalError) and error.leaves_gap:
         content |= {"leaves_gap": True}
+    if isinstance(error, OpenIntervalError) and error.open_until is not None:
+        content |= {"open_until": Time(error.open_until).utc}
     is_written = write_document(file, content)
     is_expected = isinstance(error, HeadraceError) and not isinstance(error, EngineBug)
     return is_written and is_expected and ctx.invoked_subcommand in _OF_SCHEDULERS

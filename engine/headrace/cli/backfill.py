@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Optional
 import typer
 
 from headrace.cli.arguments import Cluster, Job, Limit, check_word, load, new_run_id, parsed_milliseconds
+from headrace.cli.backfill_plan import plan_report
 from headrace.cli.backfill_result import DONE, ended, followed, nothing_pending
 from headrace.cli.branch import corrected_settings
 from headrace.cli.run import (
@@ -21,12 +22,11 @@ from headrace.cli.run import (
     run_function,
     shown_events,
 )
-from headrace.report import Block, Fact, Report, Time, facts
+from headrace.report import Block, Report, facts
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
     from headrace.run.backfill import RunBranch
-    from headrace.run.backfill_plan import BackfillPlan
     from headrace.run.options import RunOptions
     from headrace.sources.interval import Interval
 
@@ -69,6 +69,10 @@ Corrected = Annotated[
 Renew = Annotated[
     bool, typer.Option("--renew", help="Replace an open branch that cannot continue by one for both intervals.")
 ]
+BeyondLimits = Annotated[
+    bool,
+    typer.Option("--beyond-limits", help="Begin also beyond 'replay.max_calls' and 'replay.max_minutes'."),
+]
 Days = Annotated[bool, typer.Option("--days", help="Also find the days whose rows of each sink differ.")]
 OnlyOpen = Annotated[bool, typer.Option("--only-open", help="Continue an open branch; do nothing if there is none.")]
 
@@ -96,6 +100,7 @@ def backfill(
     only_open: OnlyOpen = False,
     days: Days = False,
     allow_effects: AllowEffects = False,
+    beyond_limits: BeyondLimits = False,
     budget: Budget = None,
     limit: Limit = 20,
     cluster: Cluster = None,
@@ -121,7 +126,8 @@ def backfill(
     orders=kafka:orders_fixed; 'orders={path: /lake/fixed, interval: ...}' is a section as in replay.sources of a job's file.
 
     You may kill it at any point: the same command continues. Services whose responses are kept are not called again, others are;
-    --dry-run shows both numbers.
+    --dry-run shows both numbers. A backfill that expects more calls than 'replay.max_calls' in the job's file, or more minutes than
+    'replay.max_minutes', begins only with --beyond-limits.
 
     Schedulers name the branch, and join requests. --renew replaces an open branch that begins too late, or whose input has changed
     since, by one for both intervals. --only-open never begins a branch, for requests whose branch may be promoted or dropped by then.
@@ -134,7 +140,7 @@ def backfill(
     Exit codes: 0 done, or out of budget; 2 configuration, another open backfill, or a job that can have no branches; 3 another
     command holds the branch or the job; 4 a service is down; 5 user code raised; 6 stored state does not fit; 7 bad input, or
     input that changed again; 8 storage, or the fork's files are gone; 9 the interval was not taken in yet; 10 job
-    and sink disagree; 12 rows conflict over a primary key; 13 Spark died, or did not start: run again.
+    and sink disagree; 12 rows conflict over a primary key; 13 Spark died, or did not start: run again; 15 beyond its limits.
     """
     from headrace.run.backfill import BackfillRequest
     from headrace.run.backfill_branches import default_name, name_of_open_backfill
@@ -148,6 +154,7 @@ def backfill(
         cluster=cluster,
         budget=_NO_LIMIT if seconds is None else seconds,
         allow_effects=allow_effects,
+        beyond_limits=beyond_limits,
     )
     if requested is None:
         content, blocks = nothing_pending(config, options)
@@ -164,7 +171,7 @@ def backfill(
             settings,
         )
         if dry_run:
-            return _of_plan(request.config, request.plan())
+            return plan_report(request.config, request.plan())
         with _running(config, runner) as run_branch:
             content, blocks = ended(request, options, run_branch, limit)
     if downstream and not dry_run:
@@ -244,91 +251,3 @@ def _interval(start: str, end: str) -> Interval:
     from headrace.sources.interval import Interval
 
     return Interval.of(parsed_milliseconds(start), parsed_milliseconds(end))
-
-
-def _of_plan(config: JobConfig, plan: BackfillPlan) -> Report:
-    rest = len(plan.changes) - _MOST_CHANGES
-    return Report(
-        *facts(**_plain_plan(config, plan)),
-        f"plan of a backfill of {plan.requested} by job '{config.job}'; nothing was changed",
-        *(Fact(None, text, label) for label, text in _shown_plan(config, plan)),
-        "Input that has changed since the job took it in:" if plan.changes else None,
-        *(f"  {change}" for change in plan.changes[:_MOST_CHANGES]),
-        f"  and {rest:,} more (--json has all)" if rest > 0 else None,
-    )
-
-
-_MOST_CHANGES: Final = 10
-
-
-def _shown_plan(config: JobConfig, plan: BackfillPlan) -> Iterator[tuple[str, str]]:
-    """Yield what people read of a plan, with labels."""
-    from headrace.sources.interval import timestamp_text
-
-    estimate = plan.estimate
-    way = " (goes on)" if plan.branch is not None else " (anew)" if plan.replaced is not None else ""
-    yield "branch", f"{plan.name}{way}"
-    yield "forks at", f"checkpoint {plan.fork_id}, which stands at {timestamp_text(plan.begins_at)}"
-    yield "because", _reason(plan)
-    for setting, text in plan.settings.items():
-        yield "reads", f"{setting}: {text}"
-    yield "micro-batches", _listed_steps(plan)
-    yield "files", f"{estimate.files:,}"
-    yield "rows", f"{estimate.rows:,} at the first time"
-    yield "minutes", f"{estimate.seconds / 60:.1f} at the first time"
-    for name, count in estimate.calls.items():
-        yield "calls", f"{count:,} by '{name}' at the first time: made again"
-    for name, count in estimate.responses.items():
-        yield "responses", f"{count:,} of '{name}' are kept: taken, with calls for changed requests only"
-    yield "sinks", ", ".join(estimate.sinks) or "none"
-    yield "then", _policy(config, plan.name)
-
-
-def _reason(plan: BackfillPlan) -> str:
-    if plan.branch is not None:
-        return "the branch is open"
-    return "the interval begins there" if plan.reason is None else str(plan.reason)
-
-
-def _listed_steps(plan: BackfillPlan) -> str:
-    if not plan.steps:
-        return "none: the branch has taken in all input of the job"
-    first, last = plan.steps[0], plan.steps[-1]
-    return f"1: {first}" if len(plan.steps) == 1 else f"{len(plan.steps):,}: {first}, ..., {last}"
-
-
-def _policy(config: JobConfig, branch: str) -> str:
-    from headrace.config import Promote
-
-    return {
-        Promote.AUTOMATIC: "promotes the result (replay.promote: automatic)",
-        Promote.APPROVAL: f"waits for 'headrace branch promote {config.job} {branch}' if anything differs (replay.promote: approval)",
-        Promote.REFUSE: "ends after the comparison (replay.promote: refuse)",
-    }[config.replay.promote]
-
-
-def _plain_plan(config: JobConfig, plan: BackfillPlan) -> dict[str, Any]:
-    import msgspec
-
-    estimate = plan.estimate
-    return {
-        "job": config.job,
-        "name": plan.name,
-        "from": Time(plan.requested.start),
-        "to": Time(plan.requested.end),
-        "fork_id": plan.fork_id,
-        "begins_at": Time(plan.begins_at),
-        "goes_on": plan.branch is not None,
-        "renews": plan.replaced is not None,
-        "reason": None if plan.reason is None else msgspec.to_builtins(plan.reason),
-        "settings": dict(plan.settings),
-        "changes": [msgspec.to_builtins(change) for change in plan.changes],
-        "steps": [str(step) for step in plan.steps],
-        "files": estimate.files,
-        "rows": estimate.rows,
-        "seconds": estimate.seconds,
-        "calls": dict(estimate.calls),
-        "responses": dict(estimate.responses),
-        "sinks": list(estimate.sinks),
-        "promote": config.replay.promote.value,
-    }

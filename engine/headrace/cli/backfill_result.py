@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.cli.backfill_plan import plain_lines
 from headrace.cli.diff import difference_blocks, plain_differences
 from headrace.names import counted
 from headrace.report import Block, Note, Time
@@ -76,6 +77,7 @@ def _plain_result(config: JobConfig, plan: BackfillPlan, result: BackfillResult)
         "waiting": report.waiting,
         "stopped_because": report.stopped_because,
         "promotion": result.promotion,
+        "plan": plain_lines(config, plan),
         "differences": compared
         and plain_differences(compared.live.checkpoint, compared.branch.checkpoint, compared.tables),
     }

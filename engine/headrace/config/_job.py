@@ -229,6 +229,12 @@ class ReplayConfig(Section, frozen=True, kw_only=True):
     follow: Literal["ask", "automatic", "never"] = "ask"
     """What a job does with a correction of its input by another job's promotion. ask: runs name it, until somebody starts the backfill. automatic: the run that has met it starts the backfill, or asks the replay DAG for it. never: `headrace status` lists it."""
 
+    max_calls: Whole | None = None
+    """Most calls to services that a backfill may expect by its plan. It begins beyond that only if a person allows it; null: any number."""
+
+    max_minutes: Count | None = None
+    """Most minutes likewise."""
+
     sources: dict[Name, CorrectedInput] = msgspec.field(default_factory=dict)
     """Corrected input: what a backfill reads in the requested intervals in place of these sources of the job. `headrace backfill --source` sets it for one backfill."""
 

@@ -6,7 +6,7 @@ another rewriting of whole tables, all entries are compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -58,7 +58,6 @@ _ADDS_ROWS_ONLY: Final = frozenset(
 _STAMPS: Final = ("last_access", "expires_at", "ttl_ms")
 """Columns of the TTL: an entry that differs only in these was renewed, not changed."""
 
-_OF_TOUCHED_KEYS: Final = "SEMI JOIN touched USING (operator, key)"
 _NOT_COMPARED: Final = ("checkpoint_id", "deleted")
 
 
@@ -150,15 +149,15 @@ def _state_difference(
     nothing = TableDifference(table.name, False, (), ())
     if _is_same_table(before, after, table.name):
         return nothing
-    connection = connect()
-    fork = _fork(before, after)
-    if fork is not None and not _copy_touched_keys(connection, (before, after), table, conditions, fork):
+    connection, sides, fork = connect(), {"before": before, "after": after}, _fork(before, after)
+    if fork is None:
+        for side, job in sides.items():
+            copy(connection, f"{side}_changes", job.changes(table.name, conditions), table=table.name)
+    elif not _copy_touched(connection, sides, table, conditions, fork):
         return nothing
-    for side, job in (("before", before), ("after", after)):
-        changes = job.changes(table.name, conditions)
-        copy(connection, f"{side}_changes", changes, table=table.name, only="" if fork is None else _OF_TOUCHED_KEYS)
-        connection.execute(f"CREATE VIEW {side} AS {job.live_sql(table.name, f'{side}_changes')}")
     values = [name for name in table.schema.names if name not in {*table.entry, *_NOT_COMPARED}]
+    for side, job in sides.items():
+        connection.execute(f"CREATE VIEW {side} AS {job.live_values_sql(table.name, f'{side}_changes', values)}")
     name = [column for column in table.entry if column != "key_group"]
     return _compare(connection, table.name, name, values, limit)
 
@@ -199,24 +198,30 @@ def _fork(before: JobAtCheckpoint, after: JobAtCheckpoint) -> int | None:
     return fork if all(checkpoint.kind in _ADDS_ROWS_ONLY for checkpoint in later) else None
 
 
-def _copy_touched_keys(
+def _copy_touched(
     connection: duckdb.DuckDBPyConnection,
-    jobs: Sequence[JobAtCheckpoint],
+    sides: Mapping[str, JobAtCheckpoint],
     table: StateTable,
     conditions: Conditions,
     fork: int,
 ) -> bool:
-    """Copy the keys that were written after the fork to table `touched`. Return whether there are any."""
-    written = [*conditions, Within("checkpoint_id", fork + 1, _LAST_ID)]
-    for number, job in enumerate(jobs):
-        copy(
-            connection,
-            f"written_{number}",
-            job.changes(table.name, written, columns=["operator", "key"]),
-            table=table.name,
-        )
-    connection.execute("CREATE TABLE touched AS SELECT * FROM written_0 UNION SELECT * FROM written_1")
-    return bool(ask(connection, "SELECT count(*) FROM touched").rows[0][0])
+    """Copy all changes of keys that were written after the fork, as relation `SIDE_changes`. Return whether there are any.
+
+    What was written before the fork is the same on both sides: it is read once.
+    """
+    for side, job in sides.items():
+        written = job.changes(table.name, [*conditions, Within("checkpoint_id", fork + 1, _LAST_ID)])
+        copy(connection, f"{side}_written", written, table=table.name)
+    keys = " UNION ".join(f"SELECT operator, key FROM {side}_written" for side in sides)  # noqa: S608 - our own names
+    connection.execute(f"CREATE TABLE touched AS {keys}")
+    if not ask(connection, "SELECT count(*) FROM touched").rows[0][0]:
+        return False
+    former = sides["before"].changes(table.name, [*conditions, Within("checkpoint_id", 0, fork)])
+    copy(connection, "former", former, table=table.name, only="SEMI JOIN touched USING (operator, key)")
+    for side in sides:
+        rows = f"SELECT * FROM former UNION ALL BY NAME SELECT * FROM {side}_written"  # noqa: S608 - our own names
+        connection.execute(f"CREATE VIEW {side}_changes AS {rows}")
+    return True
 
 
 def _sink_difference(

@@ -117,6 +117,13 @@ class JobAtCheckpoint:
         """Return SQL for the live entries of a state table, over the relation `changes` with all its changes."""
         return last_rows_sql(changes, ALL_TABLES[name], unless=self.hidden_sql(name))
 
+    def live_values_sql(self, name: str, changes: str, values: Sequence[str]) -> str:
+        """Return SQL for the names of the live entries and some of their columns, without the key group; quicker than `live_sql`."""
+        quoted = [f'"{value}"' for value in values]
+        return last_values_sql(
+            changes, ALL_TABLES[name], dict(zip(quoted, quoted, strict=True)), unless=self.hidden_sql(name)
+        )
+
     def count_live(self, name: str, conditions: Conditions = ()) -> int:
         """Return the number of live entries of a state table, without entries that readers must not show."""
         table = ALL_TABLES[name]

@@ -26,6 +26,7 @@ from headrace.plan.stages import Plan
 from headrace.readers.difference import TableDifference, differences
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.run.backfill_branches import backfill_note, open_branch
+from headrace.run.backfill_limits import refuse_beyond_limits
 from headrace.run.backfill_plan import BackfillPlan, plan_backfill, refuse_changed_input
 from headrace.run.options import RunOptions, RunReport
 from headrace.sources.intake import Intake
@@ -252,13 +253,16 @@ class BackfillRequest:
     ) -> tuple[BackfillPlan, BackfillResult] | None:
         """Run the backfill as far as it gets; return plan and result. None: no branch was open, and none was begun.
 
-        First finishes a promotion that was interrupted after its commit. Raises the errors of `plan` and `Backfill.run`.
+        First finishes a promotion that was interrupted after its commit. Raises the errors of `plan` and `Backfill.run`, and
+        `LimitError` for a plan that goes beyond the limits of the job's file, unless the options allow it.
         """
         settle_promotion(self.config, self.name, options.run_id)
         if self.only_open and open_branch(self.config, self.name) is None:
             return None
         code = checked_plan(self.config)
         plan = self._plan(code)
+        if not options.beyond_limits:
+            refuse_beyond_limits(self.config, plan)
         return plan, Backfill(self.config, code, plan, options, run_branch, limit, self.names_days).run()
 
     def _plan(self, code: Plan) -> BackfillPlan:

@@ -32,6 +32,7 @@ from headrace.run.backfill_corrections import (
     refuse_beyond_position,
     refuse_more_than_corrected,
 )
+from headrace.run.pending_corrections import jobs_downstream
 from headrace.run.replay import Part, branch_replay
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval, timestamp_text
@@ -61,6 +62,8 @@ class Estimate:
     responses: Mapping[str, int]
     """Number of kept responses by async operator that are taken in place of calls."""
     sinks: tuple[str, ...]
+    downstream: tuple[str, ...] = ()
+    """Jobs of the same home that read the sinks, or sinks of such jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +158,9 @@ def plan_backfill(
         steps=() if replay is None else replay.parts,
         estimate=_estimate(
             _behind(lineage, fork_id, reached),
+            _seconds_by_checkpoint(lineage),
             _files_between(listed_input(intake, branch_lineage), reached, position_of(lineage)),
-            config.sinks,
+            config,
             _responses_by_operator(config, plan, lineage[-1]),
         ),
         replaced=replaced,
@@ -368,20 +372,42 @@ def _expected_calls(metrics: ServiceMetrics, responses: int) -> int:
     return calls if not kept else round(calls * max(0, kept - responses) / kept)
 
 
+def _seconds_by_checkpoint(lineage: Sequence[Checkpoint]) -> dict[int, float]:
+    """Return how long each micro-batch took, with its commit and the publication of its sinks."""
+    return {
+        checkpoint.checkpoint_id: max(_seconds_since(before, checkpoint), checkpoint.seconds.get("run", 0.0))
+        for before, checkpoint in zip([None, *lineage], lineage, strict=False)
+    }
+
+
+def _seconds_since(before: Checkpoint | None, checkpoint: Checkpoint) -> float:
+    """Return the seconds from the commit before, in the same run, or from the first micro-batch's begin; 0 if only the branch's clock knows it."""
+    if before is not None and before.attempt_id == checkpoint.attempt_id:
+        return (checkpoint.committed_at - before.committed_at) / 1000
+    if checkpoint.processing_time is None or checkpoint.ended_at is not None:
+        return 0.0
+    return (checkpoint.committed_at - checkpoint.processing_time) / 1000
+
+
 def _estimate(
-    checkpoints: Iterable[Checkpoint], files: int, all_sinks: Iterable[str], kept: Mapping[str, Mapping[int, int]]
+    checkpoints: Iterable[Checkpoint],
+    seconds_of: Mapping[int, float],
+    files: int,
+    config: JobConfig,
+    kept: Mapping[str, Mapping[int, int]],
 ) -> Estimate:
     rows, seconds, calls, responses = 0, 0.0, Counter[str](), Counter[str]()
     sinks: set[str] = set()
     for checkpoint in checkpoints:
         sinks |= {name for name, outputs in checkpoint.outputs.items() if outputs}
         if checkpoint.kind is Kind.PROMOTION:
-            sinks |= {*all_sinks}  # a promotion has only net changes
+            sinks |= {*config.sinks}  # a promotion has only net changes
             continue  # and the metrics of the micro-batches that it has brought
         rows += checkpoint.metrics.get("rows_in", 0)
-        seconds += checkpoint.seconds.get("run", 0.0)
+        seconds += seconds_of[checkpoint.checkpoint_id]
         for name, of_service in checkpoint.services.items():
             taken = kept.get(name, {}).get(checkpoint.checkpoint_id, 0)
             calls[name] += _expected_calls(of_service, taken)
             responses[name] += taken
-    return Estimate(files, rows, round(seconds, 1), dict(+calls), dict(+responses), tuple(sorted(sinks)))
+    downstream = tuple(jobs_downstream(config))
+    return Estimate(files, rows, round(seconds, 2), dict(+calls), dict(+responses), tuple(sorted(sinks)), downstream)

@@ -43,6 +43,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     allow_effects: bool = False
     """On a branch, also call services that the job's file marks with `effects`."""
 
+    beyond_limits: bool = False
+    """Begin a backfill also if its plan goes beyond the limits of the job's file (`replay.max_calls`, `replay.max_minutes`)."""
+
     budget: float | None = None
     """Seconds after which no new micro-batch starts, and the present one holds elements not begun yet."""
 

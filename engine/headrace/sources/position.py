@@ -304,7 +304,7 @@ class TakenFile(msgspec.Struct, frozen=True, array_like=True):
     """Empty text for a file that no checkpoint took in."""
 
 
-class PassedVersion(msgspec.Struct, frozen=True):
+class PassedVersion(msgspec.Struct, frozen=True, omit_defaults=True):
     """Version of a table whose changes the job passed over: its operation, the number of files that it removed, and its time (ms)."""
 
     version: int

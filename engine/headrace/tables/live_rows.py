@@ -96,13 +96,15 @@ _PLACE = "_place"
 def last_rows(changes: pa.Table, table: StateTable, *, keeps_deleted: bool = False) -> pa.Table:
     """Return the last row of each entry that is not deleted, oldest change first. `changes` must have the entry's columns.
 
-    With `keeps_deleted`, return the last rows of deleted entries as well.
+    Changes of one operator may lack its name, and the key group, which follows from the key. With `keeps_deleted`, return the last
+    rows of deleted entries as well.
     """
     ordered = in_order(changes)
     if ordered.num_rows == 0:
         return ordered
-    places = ordered.select(list(table.entry)).append_column(_PLACE, pa.arange(0, ordered.num_rows))
-    last = places.group_by(list(table.entry)).aggregate([(_PLACE, "max")])[f"{_PLACE}_max"]
+    entry = [name for name in table.entry if name in ordered.schema.names]
+    places = ordered.select(entry).append_column(_PLACE, pa.arange(0, ordered.num_rows))
+    last = places.group_by(entry).aggregate([(_PLACE, "max")])[f"{_PLACE}_max"]
     latest = ordered.take(last.take(pc.sort_indices(last)))
     return latest if keeps_deleted else latest.filter(pc.invert(latest["deleted"]))
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tests.airflow.live.jobs import DailyJob, intervals
+from tests.airflow.live.jobs import DailyJob, TableJob, intervals
 from tests.airflow.live.services import PROJECT, Airflow
 from tests.airflow.live.ways import SCENARIOS
 from tests.jobs.home import LOCAL, Home
@@ -19,6 +19,8 @@ DAGS = {
     "again",
     "corrected",
     "corrected_replay",
+    "table",
+    "table_replay",
     "hand",
     "held",
     "all",
@@ -44,6 +46,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DailyJob]:
         "days": DailyJob(folder, "days", **interval, compaction={"every": 2}),
         "again": DailyJob(folder, "again", **interval, replay={"dag": False}),
         "corrected": DailyJob(folder, "corrected", **interval, replay={"promote": "approval"}),
+        "table": TableJob(folder, "table", **interval, replay={"promote": "approval"}),
         "hand": DailyJob(folder, "hand", **interval),
         "held": DailyJob(folder, "held", **interval),
         "all": DailyJob(folder, "all", **caught_up),
@@ -55,6 +58,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DailyJob]:
         "days": (5, 1),
         "again": (3, 1),
         "corrected": (4, 1),
+        "table": (4, 1),
         "hand": (4, 1),
         "held": (3, 2),
         "all": (3, 2),

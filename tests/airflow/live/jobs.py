@@ -7,9 +7,12 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
 from headrace import clock
 from tests.jobs.home import LOCAL, PURCHASES, Home, merged
-from tests.jobs.purchase_files import FIRST_DAY, Row, day_name, purchases_of, write_rows
+from tests.jobs.purchase_files import FIRST_DAY, SCHEMA, Row, day_name, purchases_of, write_rows
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
 
 DAY: Final = timedelta(days=1)
@@ -70,6 +73,36 @@ class DailyJob(Home):
         changes = self._corrected if corrected else {}
         rows = [changes.get(ago, purchases_of(_day_of(ago))) for ago in agos]
         assert_as_by_hand(self.config(), by_hand(rows))
+
+
+class TableJob(DailyJob):
+    """A job that reads a Delta table of others, with a partition for each day, which they correct by MERGE."""
+
+    def __init__(self, folder: Path, name: str, **changes: Any) -> None:
+        self.table = str(folder / "lake" / f"{name}_input")
+        interval = {"by": "partition", "column": "day"}
+        source = {"format": "delta", "path": self.table, "interval": interval, "on_change": "skip"}
+        super().__init__(folder, name, **merged({"sources": {"purchases": source}}, changes))
+
+    def deliver(self, agos: Sequence[int]) -> None:
+        """Append the partitions of some intervals."""
+        for ago in agos:
+            rows = pa.Table.from_pylist(purchases_of(_day_of(ago)), schema=SCHEMA)
+            day = pa.repeat(pa.scalar(_partition_of(ago)), len(rows))
+            write_deltalake(self.table, rows.append_column("day", day), mode="append", partition_by=["day"])
+
+    def correct(self, ago: int) -> None:
+        """Take every second row of an interval away."""
+        rows = purchases_of(_day_of(ago))
+        self._corrected[ago] = rows[::2]
+        gone = pa.Table.from_pylist(rows[1::2], schema=SCHEMA)
+        same = f"t.day = '{_partition_of(ago)}' AND t.seq = s.seq"
+        merge = DeltaTable(self.table).merge(gone, same, source_alias="s", target_alias="t")
+        merge.when_matched_delete().execute()
+
+
+def _partition_of(ago: int) -> str:
+    return day_name(_day_of(ago)).removesuffix(".parquet")
 
 
 def _day_of(ago: int) -> int:

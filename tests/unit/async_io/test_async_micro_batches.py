@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import AsyncWait, CircuitBreaker, FixedDelay, OnFailure, OutputMode, RecoveryOption
@@ -16,6 +16,7 @@ from headrace.execution.element import Emitted
 from headrace.records.order import record_order
 from headrace.tables.requests import waiting_element_rows
 from tests.unit.support.asking import Answer, Lingering, Promised, Question, in_virtual_time, micro_batch
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.records import record_of
 
 MS = timedelta(milliseconds=1)
@@ -86,7 +87,7 @@ class Job:
 script = st.lists(st.tuples(st.integers(0, 40).map(lambda ms: ms / 1000), st.booleans()), max_size=5)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     mode=st.sampled_from(MODES),
     batches=st.lists(st.tuples(st.text("abc", max_size=8), st.integers(0, 120)), max_size=6),

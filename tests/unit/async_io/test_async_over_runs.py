@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import (
@@ -223,7 +223,7 @@ stories = given(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @stories
 def test_each_element_is_in_one_place_over_runs(mode, changes, drawn, scripts, options, retries, timeout, limit):
     """After any run, every element is in one place."""

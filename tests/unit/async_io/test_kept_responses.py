@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import AsyncFunction, AsyncWait, FixedDelay, OnFailure, OutputMode, Struct
@@ -16,6 +16,7 @@ from headrace.async_io.responses import KeptResponses, digest_of, kept_responses
 from headrace.errors import ConfigError, StateSchemaError
 from headrace.execution.element import Emitted
 from headrace.records.order import output_order, record_order
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.records import record_of
 
 MODES = (OutputMode.ORDERED, OutputMode.KEYED_ORDERED)
@@ -181,7 +182,7 @@ def test_answer_of_another_type_is_refused():
         answers.take(asked_element)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(*[st.builds(Asked, st.integers(), st.floats() | st.just(float("nan")))] * 2)
 def test_different_requests_have_different_digests(one, other):
     wait = wait_of(Ask())

@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import AsyncFunction, AsyncWait, FixedDelay, NoRetry, OutputMode, Struct
@@ -15,6 +15,7 @@ from headrace.async_io.keyed_ordered import KeyedOrderedWait
 from headrace.errors import ServiceError, UserFunctionError
 from headrace.execution.element import Emitted
 from headrace.records.order import record_order
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.records import record_of
 
 
@@ -68,7 +69,7 @@ def ask(service, questions, capacity=3, retry=None):
     return [record_of(emitted).number for emitted in KeyedOrderedWait(AsyncWaitOperator(operator, {})).run(elements)]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.integers(0, 2)), max_size=30), st.integers(1, 5)
 )

@@ -6,7 +6,9 @@ import json
 import shutil
 
 import pytest
+import yaml
 
+from headrace.errors import ConfigError
 from headrace.local.tasks import LocalTasks
 from headrace.run.job_run import run_on
 from tests.unit.support.backfilled_job import BackfilledJob
@@ -46,6 +48,55 @@ def test_plan_is_one_document(headrace, job):
     assert (plan["name"], plan["fork_id"], plan["files"], plan["rows"]) == (NAME, 1, 2, 4)
     assert plan["steps"] == ["2019-12-02 to 2019-12-03", "2019-12-03 to 2019-12-04"]
     assert (plan["promote"], plan["goes_on"], plan["from"]) == ("approval", False, "2019-12-02T00:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.25, "seconds 0.5 at"), (29.9, "seconds 59.8 at"), (30, "minutes 1.0 at"), (3600, "minutes 120.0 at")],
+)
+def test_plan_says_seconds_below_a_minute(headrace, job, monkeypatch, seconds, text):
+    take_each(monkeypatch, seconds)
+    assert text in " ".join(headrace(f"{ASKED} --dry-run").stdout.split())
+
+
+def test_plan_names_the_jobs_downstream(headrace, job):
+    assert json.loads(headrace(f"{ASKED} --dry-run --json").stdout)["downstream"] == []
+    other = {"job": "report", "pipeline": "tests.jobs.follower:appends", "state": {"root": "state", "local": "local"}}
+    source = {"format": "delta", "path": job.config.sinks["totals"].path, "interval": {"by": "committed"}}
+    file = job.harness.folder / "conf" / "jobs" / "report.yaml"
+    file.write_text(
+        yaml.safe_dump(
+            other | {"sources": {"lines": source}, "sinks": {"seen": {"path": "lake/seen", "mode": "append"}}}
+        )
+    )
+    plan = headrace(f"{ASKED} --dry-run")
+    assert ("job 'report'" in plan.stdout, plan.exit_code) == (True, 0)
+
+
+def take_each(monkeypatch, seconds):
+    """Let each micro-batch have taken so many seconds."""
+    monkeypatch.setattr(
+        "headrace.run.backfill_plan._seconds_by_checkpoint",
+        lambda lineage: {checkpoint.checkpoint_id: seconds for checkpoint in lineage},
+    )
+
+
+def test_plan_beyond_a_limit_needs_a_person(headrace, job, monkeypatch):
+    take_each(monkeypatch, 70)
+    job.change(job=job.harness.job | {"replay": {"max_minutes": 2}})
+    plan = json.loads(headrace(f"{ASKED} --dry-run --json").stdout)
+    assert plan["beyond_limits"] == ["3 minutes expected, and replay.max_minutes is 2"]
+    refused = headrace(ASKED)
+    assert (refused.exit_code, "--beyond-limits" in refused.output) == (15, True)
+    assert "job 'shop' has no branches" in headrace("branch list shop").stdout
+    assert headrace(f"{ASKED} --beyond-limits").exit_code == 0
+
+
+@pytest.mark.parametrize("limits", ["max_minutes: 0", "max_minutes: 1.5", "max_calls: -1", "max_calls: many"])
+def test_limits_are_whole_numbers(headrace, job, limits):
+    key = limits.partition(":")[0]
+    with pytest.raises(ConfigError, match=rf"replay\.{key}: "):
+        job.change(job=job.harness.job | {"replay": yaml.safe_load(limits)})
 
 
 def test_backfill_ends_with_the_next_commands(headrace, job):

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from typer.testing import CliRunner
 
 from headrace.api.graph import SourceNode
@@ -35,6 +35,7 @@ from headrace.storage.storage import Storage
 from tests.jobs.home import PROJECT
 from tests.unit.sources.drawn_tables import arrow_table, tables
 from tests.unit.sources.hand_table import HandTable, column
+from tests.unit.support.fuzzing import examples
 
 AT = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
 EVERY = {
@@ -308,7 +309,7 @@ def test_data_without_any_field_is_refused(here):
     assert not (here / "copied").exists()
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@examples(15)
 @given(tables())
 def test_record_reads_every_drawn_row(tmp_path, drawn):
     table = arrow_table(drawn)

@@ -90,6 +90,10 @@ CAUSES = {
         "`run --without-spark`, and Spark is needed",
     ): "cli/test_run_report.py::test_run_that_needs_spark_has_its_code",
     (
+        15,
+        "a backfill beyond the limits of the job's file",
+    ): "cli/test_backfill.py::test_plan_beyond_a_limit_needs_a_person",
+    (
         70,
         "an exception that Headrace does not expect, and nothing else",
     ): "cli/test_errors.py::test_unknown_exception_is_reported_with_traceback",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.edits.erase import erase, find_key
@@ -25,6 +25,7 @@ from tests.unit.support.erasure_job import (
     state,
     waiting,
 )
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.memory_job import RETENTION, MemoryJob, killed_at
 
 ANNA, WHY = ErasedKey("anna"), "request 17"
@@ -299,7 +300,7 @@ BATCHES = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(BATCHES, st.booleans())
 def test_other_keys_equal_job_without_erased_key(batches, purge):
     with_her, without_her = MemoryJob("with"), MemoryJob("without")

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.commit.protocol import open_job
@@ -32,6 +32,7 @@ from headrace.tables.schemas import (
     TIMERS,
 )
 from tests.unit.support.crashes import Killed, dying_at
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.keyed_job import KeyedJob, plan_by, value
 
 KEYS = ('"a"', '"b"', '"c"', "1", "2.5", '["x",1]', "null")
@@ -64,7 +65,7 @@ changes = st.lists(
 numbers = st.integers(1, 300)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.lists(changes, min_size=1, max_size=3), numbers, numbers)
 def test_state_equals_that_of_an_unchanged_job(batches, before, after):
     with TemporaryDirectory() as one, TemporaryDirectory() as other:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.commit.branch_code import on_branch
@@ -18,6 +18,7 @@ from headrace.edits.sink_owners import take_over
 from headrace.errors import ConfigError, HeadraceError, SinkMismatchError
 from headrace.testing._memory_disk import forget_disk
 from tests.unit.edits.shared_tables import Sharer, customers_at, delete, lake_of
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.memory_job import BOARD
 
 DISK = "shared"
@@ -173,7 +174,7 @@ class Owners:
                 assert customer.startswith(f"{owner[0]}{owner[1]}-")
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40)
 @given(acts=st.lists(st.tuples(st.sampled_from(JOBS), st.sampled_from(ACTS), st.sampled_from(TABLES)), max_size=12))
 def test_table_has_rows_of_one_owner(clock, acts):
     forget_disk(DISK)

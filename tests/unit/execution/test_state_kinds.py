@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import (
@@ -595,7 +595,7 @@ def test_state_kinds_behave_like_plain_collections(backends, kind, data, ttl, st
     run(backends, steps, ttl, style, automatic=automatic, order=order, cache_entries=cache_entries)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     steps=transforms_of(sorted(calls)),
     ttl=ttls,
@@ -608,7 +608,7 @@ def test_states_of_all_kinds_are_independent(backends, steps, ttl, style, automa
     run(backends, steps, ttl, style, automatic=automatic, order=order, cache_entries=cache_entries)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     steps=transforms_of(sorted(calls)),
     ttl=ttls,

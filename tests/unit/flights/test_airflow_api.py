@@ -9,13 +9,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.flights import demo_airflow
 from pipelines.flights.airflow_api import PATIENCE, AirflowApi, ApiError
 from pipelines.flights.demo_airflow import Airflow, StepFailedError
 from tests.jobs.faulty_api import FOR_GOOD, all_faults, faulty_api, passing_faults
+from tests.unit.support.fuzzing import examples
 
 FIRST = datetime(2013, 1, 1, tzinfo=UTC)
 
@@ -43,7 +44,7 @@ def client(server, sentences, time=None, password="right"):  # noqa: S107
 
 
 @given(st.lists(passing_faults, max_size=6))
-@settings(max_examples=25)
+@examples(25)
 def test_passing_faults_are_waited_out(faults):
     sentences = []
     with faulty_api(lambda *_: (200, {"name": "x"})) as server:
@@ -54,7 +55,7 @@ def test_passing_faults_are_waited_out(faults):
 
 
 @given(st.lists(all_faults, max_size=40), st.sampled_from(["get", "patch", "post", "post_once"]))
-@settings(max_examples=38)
+@examples(38)
 def test_every_fault_ends_in_one_kind_of_error(faults, method):
     arguments = {"get": ("/things", Thing)}.get(method, ("/things", {"a": 1}, Thing))
     with faulty_api(lambda *_: (200, {"name": "x"})) as server:
@@ -157,7 +158,7 @@ mishaps = st.tuples(st.sampled_from(["refused", "half done"]), st.integers(0, 2)
 
 
 @given(st.lists(mishaps, max_size=4), st.lists(st.one_of(st.just(("works",)), passing_faults), max_size=25))
-@settings(max_examples=31)
+@examples(31)
 def test_each_day_gets_a_run_despite_losses(kept_mishaps, faults):
     time, scheduler, sentences = Time(), Scheduler(kept_mishaps), []
     days = [FIRST + timedelta(days=n) for n in range(3)]

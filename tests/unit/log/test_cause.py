@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -54,7 +54,7 @@ def checkpoint(kind, number=0, **fields):
     return Checkpoint(**named, versions={}, committed_at=0, incarnation=1, **fields)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     kept=st.sampled_from(sorted(CAUSES, key=str)).flatmap(lambda kind: st.tuples(st.just(kind), CAUSES[kind])),
     note=st.none() | NOTES,

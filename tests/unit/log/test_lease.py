@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import clock as engine_clock
@@ -26,6 +26,7 @@ from headrace.tables.folder import JobFolder
 from headrace.testing._memory_disk import disk_and_path, forget_disk
 from headrace.testing._world_threads import WorldThreads
 from tests.jobs.home import PYTHONPATH
+from tests.unit.support.fuzzing import examples
 
 JOB = "memory://leases/job"
 SECONDS = 60
@@ -184,7 +185,7 @@ def test_lease_of_another_host_is_waited_for(disk, clock):
 
 
 @pytest.mark.parametrize("ahead", [YEARS, -YEARS, 30_000, -30_000])
-@settings(max_examples=15)
+@examples(15)
 @given(seconds=st.integers(5, 600), own=st.integers(5, 600))
 def test_no_wait_is_longer_than_run_lease(ahead, seconds, own):
     virtual = engine_clock.VirtualClock(1_000_000)

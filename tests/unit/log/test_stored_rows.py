@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.log.checkpoint import Checkpoint, Kind
@@ -27,6 +27,7 @@ from headrace.state.ttl import Gap, StoredTtl
 from headrace.state.type_schema import type_schema_of
 from headrace.tables.folder import JobFolder
 from headrace.testing._memory_disk import forget_disk
+from tests.unit.support.fuzzing import examples
 
 NAMED = {
     "kind": Kind.BATCH,
@@ -141,7 +142,7 @@ CHECKPOINTS = st.builds(
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(CHECKPOINTS)
 def test_every_fact_is_read_as_written(checkpoint):
     forget_disk("rows")
@@ -151,7 +152,7 @@ def test_every_fact_is_read_as_written(checkpoint):
     assert CheckpointLog(JobFolder("memory://rows/job")).checkpoints == [checkpoint]
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.data())
 def test_declarations_are_joined_to_each_checkpoint(data):
     forget_disk("rows")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace import (
@@ -495,7 +495,7 @@ def batch(pause, *steps):
     ],
     12,
 )
-@settings(max_examples=20)
+@examples(20)
 def test_pause_never_revives_entries_ended_by_watermark(backends, ttl, drawn, ahead):
     with backends.lent() as new_backend:
         check(ttl, drawn, ahead, new_backend, Awaiting)

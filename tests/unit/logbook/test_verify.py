@@ -12,6 +12,8 @@ from pipelines.logbook import pipeline
 from pipelines.logbook.verify import Disorder, Histories, main, verify, verify_midway
 from tests.jobs.logbook_days import LAST, deliver, write_days
 
+pytestmark = pytest.mark.delta
+
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory, raw):

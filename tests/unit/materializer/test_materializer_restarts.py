@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Emit, OnConflict, RowKind, Strategy, UpsertMaterialize
@@ -23,6 +23,7 @@ from headrace.tables.entries import rebuild
 from headrace.tables.schemas import MATERIALIZER_HISTORY, STATE_TABLES, TIMERS
 from tests.unit.materializer.test_materializer_lifetimes import EVENT, Model, Row
 from tests.unit.support.arrow_tables import views_of
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.micro_batches import GROUPS, no_rows
 
 
@@ -176,7 +177,7 @@ def test_each_watermark_expires_the_rows_it_reached(backend, strategy):
     assert (life.watermark, life.models["k"].rows) == (12, [])
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     runs=st.lists(st.tuples(events, choices), max_size=6),
     upsert_key=upsert_keys,
@@ -209,7 +210,7 @@ def test_ttl_switched_on_restarts_existing_rows(backend, strategy):
     assert (life.watermark, life.models["k"].rows) == (110, [])
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(runs=st.lists(st.tuples(events, choices), max_size=6))
 def test_upsert_key_ttl_and_policy_may_change(backends, runs):
     with backends.lent() as new:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.nexmark.generator import START, Shape, generate, main, write_events
 from pipelines.nexmark.records import LONGEST_AUCTION, Auction, Bid, Person
+from tests.unit.support.fuzzing import examples
 
 SHAPES = st.builds(
     Shape,
@@ -37,7 +38,7 @@ def lags_of(events):
         latest = max(latest, event.date_time)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(shape=SHAPES)
 def test_times_are_unique_and_lags_bounded(shape):
     events = events_of(shape)
@@ -47,7 +48,7 @@ def test_times_are_unique_and_lags_bounded(shape):
     assert all(lag <= most for lag in lags_of(events))
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(shape=SHAPES)
 def test_events_refer_to_earlier_events(shape):
     events = sorted(events_of(shape), key=lambda event: event.date_time)

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Annotated
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Pipeline, RowKind, Struct, Timestamp
@@ -17,6 +17,7 @@ from headrace.testing import KeyedHarness, PipelineHarness
 from tests.unit.operators.ranked_jobs import BestOfWindow, Score, ranked, ranked_with_ties, scores
 from tests.unit.operators.window_jobs import Bid
 from tests.unit.support.changelog_table import by_fields, table_of
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.windows_by_hand import LateModel, windows_of
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
@@ -52,7 +53,7 @@ def change(held, row, *, is_retraction):
         held.remove(same_row)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     windows=SLICED,
     events=EVENTS,
@@ -156,7 +157,7 @@ def test_retracted_tie_makes_room_for_next_value():
         assert harness.kinds() == [(INSERT, row(7, 1)), (INSERT, row(5, 2)), (INSERT, row(5, 2))]
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     events=st.lists(SCORES | st.integers(-20, 40), max_size=30),
     n=st.integers(1, 3),

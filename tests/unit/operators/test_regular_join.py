@@ -12,6 +12,7 @@ from headrace import JoinType, Lifetime, Pipeline, RowKind, StateTtl, Struct, Ti
 from headrace.errors import UserFunctionError
 from headrace.testing import KeyedHarness
 from tests.unit.operators.join_jobs import Offer, Order, Row, Table, function_of, joined, sql_join
+from tests.unit.support.fuzzing import examples
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 INNER, LEFT, RIGHT, FULL = JoinType
@@ -54,7 +55,7 @@ def play(harness, events):
 
 
 @pytest.mark.parametrize("how", JoinType)
-@settings(max_examples=60)
+@examples(60)
 @given(events=EVENTS)
 def test_changes_add_up_to_the_sql_join(how, events):
     with harness_of(how) as harness:
@@ -72,7 +73,7 @@ def test_backends_add_up_to_the_sql_join(backend, how, events):
         assert Table().apply_all(harness.kinds()).sorted == sql_join(how, orders, offers)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(how=st.sampled_from(JoinType), events=EVENTS)
 def test_full_retraction_leaves_no_state(how, events):
     with harness_of(how) as harness:
@@ -101,7 +102,7 @@ def play_in_time(harness, steps):
             method(record, timestamp=now + after, kind=kind)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(how=st.sampled_from(JoinType), steps=st.lists(STEPS, max_size=40), state_ttl=LIFETIMES)
 def test_ttl_retracts_only_emitted_rows(how, steps, state_ttl):
     with harness_of(how, state_ttl=state_ttl) as harness:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Annotated
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace import Struct, Timestamp
@@ -24,6 +24,7 @@ from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 from tests.unit.operators.window_jobs import Bid, window_pipeline
 from tests.unit.support.deferred import Deferred
+from tests.unit.support.fuzzing import examples
 
 GAP = 6
 
@@ -114,7 +115,7 @@ def without_stamp_of_removal(change):
 AT_ONCE = {"lateness": 0, "backend": HashMapBackend, "buffer_size": 1, "portion": 100, "parts": 1}
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     items=COURSES,
     lateness=st.sampled_from([0, 0, 0, 4]),

@@ -16,6 +16,7 @@ from headrace.operators import Cumulative, Hopping, Session, Tumbling
 from headrace.testing import KeyedHarness, PipelineHarness, SideRecord
 from tests.unit.operators.priced_jobs import Order, Priced, Rate
 from tests.unit.support.changelog_table import by_fields
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.windows_by_hand import windows_of
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
@@ -91,7 +92,7 @@ class Model:
                 yield from (Priced.of(None, right) for right in rights)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     windows=WINDOWS,
     how=HOW,

@@ -14,6 +14,7 @@ from headrace.commit.input_report import input_remarks
 from headrace.errors import IntervalError
 from headrace.sources.interval import Interval
 from tests.unit.run.dated_table import DAY, FIRST, HOUR, DatedTable, IntervalJob, day_of, days, rows_by_version
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.table_job import Row, table
 
 END = 4
@@ -78,7 +79,7 @@ def run_with_crash(job, interval, crash):
 
 
 @pytest.mark.slow
-@settings(max_examples=10, deadline=None, phases=PHASES)
+@settings(examples(10), phases=PHASES)
 @given(
     by_day=st.booleans(),
     commits=st.lists(COMMITS, min_size=1, max_size=6),
@@ -100,7 +101,7 @@ ACTS = st.one_of(COMMITS, st.tuples(st.sampled_from(["run", "run", "backfill"]),
 
 
 @pytest.mark.slow
-@settings(max_examples=10, deadline=None, phases=PHASES)
+@settings(examples(10), phases=PHASES)
 @given(by_day=st.booleans(), acts=st.lists(ACTS, min_size=3, max_size=10))
 def test_no_row_is_lost_or_taken_twice(by_day, acts):
     model, position, taken, late = Model(by_day=by_day), 0, [], defaultdict(set)
@@ -159,7 +160,7 @@ CORRECTIONS = st.tuples(st.sampled_from(["delete", "update", "overwrite"]), st.i
 
 
 @pytest.mark.slow
-@settings(max_examples=10, deadline=None, phases=PHASES)
+@settings(examples(10), phases=PHASES)
 @given(acts=st.lists(st.one_of(ACTS, CORRECTIONS), min_size=4, max_size=10))
 def test_no_correction_of_a_partition_is_silent(acts):
     model, position = Model(by_day=True), 0
@@ -211,7 +212,7 @@ def take_steps(job, steps):
 
 
 @pytest.mark.slow
-@settings(max_examples=10, deadline=None, phases=PHASES)
+@settings(examples(10), phases=PHASES)
 @given(by_day=st.booleans(), commits=st.lists(COMMITS, min_size=1, max_size=6), steps=STEPS)
 def test_runs_with_and_without_intervals_continue(by_day, commits, steps):
     model = Model(by_day=by_day)
@@ -234,7 +235,7 @@ def assert_backfill_changes_nothing(job):
 
 
 @pytest.mark.slow
-@settings(max_examples=10, deadline=None, phases=PHASES)
+@settings(examples(10), phases=PHASES)
 @given(
     hours=st.lists(st.lists(HOURS, min_size=1, max_size=4).map(sorted), min_size=2, max_size=2),
     of_folder=st.lists(st.integers(0, END - 1), max_size=3, unique=True),

@@ -37,6 +37,8 @@ from tests.unit.support.branched_job import CUSTOMERS, Order
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.purchase_job import after_retention
 
+pytestmark = pytest.mark.delta
+
 NAME = "backfill_20191203_20191204"
 PLACES = (
     "backfill.forked",

@@ -7,7 +7,7 @@ import os
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace import Pipeline, Struct, Timestamp
@@ -19,6 +19,7 @@ from headrace.log.checkpoint import Kind
 from headrace.log.log import CheckpointLog
 from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness
+from tests.unit.support.fuzzing import examples
 
 
 class Row(Struct, frozen=True):
@@ -296,7 +297,7 @@ ACTS = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(acts=st.lists(ACTS, min_size=3, max_size=9))
 @example(
     acts=[*(("write", name, 0) for name in ("a.json", "b.json", "b.json.gz")), ("run", "", 0), ("acknowledge", "", 0)]

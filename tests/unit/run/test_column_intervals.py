@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace import Timestamp
 from headrace.commit.input_report import input_remarks
-from headrace.errors import ConfigError, IntervalError, SourceError
+from headrace.errors import ConfigError, OpenIntervalError, SourceError
 from headrace.sources.interval import Interval
 from tests.unit.run.dated_table import DAY, FIRST, HOUR, DatedTable, IntervalJob, at
 from tests.unit.support.table_job import TableWriter, table
@@ -115,9 +115,9 @@ def test_early_run_is_refused():
     written.commit(10, a=5)
     job = job_over(written, "2d")
     job.harness.clock.advance(at(2.5) - job.harness.clock.now())
-    with pytest.raises(IntervalError, match=r"may come until 2024-03-04 \(interval.lateness\)") as caught:
+    with pytest.raises(OpenIntervalError, match=r"may come until 2024-03-04 \(interval.lateness\)") as caught:
         job.run(mode="interval", interval_start=at(0), interval_end=at(1))
-    assert caught.value.exit_code == 9
+    assert (caught.value.exit_code, caught.value.open_until) == (9, at(3))
     job.harness.clock.advance(DAY)
     assert job.took_days(0) == ["a"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Pipeline
@@ -15,6 +15,7 @@ from headrace.log.log import CheckpointLog
 from headrace.tables.folder import JobFolder
 from tests.unit.support.backfilled_job import BackfilledJob, days, file_of
 from tests.unit.support.branched_job import Order
+from tests.unit.support.fuzzing import examples
 
 DAYS = st.integers(0, 3)
 ACTS = st.one_of(
@@ -94,7 +95,7 @@ class Days:
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(acts=st.lists(ACTS, min_size=4, max_size=9))
 def test_no_correction_of_a_day_is_silent(acts):
     history = Days()

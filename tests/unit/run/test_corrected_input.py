@@ -289,11 +289,3 @@ def test_interrupted_renewal_keeps_corrected_input():
         job.backfill(days(1), renews=True)
     assert job.backfill(days(1), renews=True).outcome.value == "promoted"
     assert job.arrived() == ["a", "B", "d"]
-
-
-@pytest.mark.parametrize("skipped", ["0:3-3", "0:2-3"])
-def test_offsets_skipped_at_an_end_are_passed(skipped):
-    job = three_days()
-    job.configure(skip_offsets=skipped)
-    assert job.backfill(days(1)).outcome.value == "promoted"
-    assert job.positions() == {0: 4}

@@ -28,6 +28,8 @@ from headrace.readers.job_at import JobAtCheckpoint
 from headrace.testing import PipelineHarness
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows
 
+pytestmark = pytest.mark.delta
+
 START = 1_577_836_800_000
 HOUR = 3_600_000
 TTL = timedelta(hours=1)

@@ -13,12 +13,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
 from headrace.tables.schemas import QUARANTINE
 from headrace.testing import PipelineHarness, World
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.refused_rows import Mended, RefusedJob, pipeline
 
 START = 1_577_836_800_000
@@ -75,7 +76,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(
     files=st.lists(ROWS, min_size=1, max_size=3),
     per_batch=st.sampled_from([1, 16]),

@@ -14,6 +14,8 @@ from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueSta
 from headrace.errors import SinkMismatchError, SourceError, StorageError
 from headrace.testing import PipelineHarness
 
+pytestmark = pytest.mark.delta
+
 START = 1_600_000_000_000
 
 

@@ -34,6 +34,8 @@ from headrace.storage import pandas as late_pandas
 from headrace.testing import PipelineHarness
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows
 
+pytestmark = pytest.mark.delta
+
 START = 1_577_836_800_000
 NEVER = -(1 << 62)
 TTL = timedelta(milliseconds=100)

@@ -18,6 +18,8 @@ from headrace.tables.folder import JobFolder
 from headrace.testing import PipelineHarness
 from tests.unit.support.table_job import FEED, TableJob, TableWriter, table
 
+pytestmark = pytest.mark.delta
+
 
 class Sale(Struct, frozen=True):
     item: str

@@ -28,6 +28,8 @@ from tests.unit.support.crashes import Killed, dying_at
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.topic_job import TopicJob, merged_by_hand, message
 
+pytestmark = pytest.mark.delta
+
 HOURS = 3_600_000
 PLACES = (
     *("promotion.begun", "promotion.staged", "promotion.prepared", "commit.before", "commit.after", "publish.half"),

@@ -16,6 +16,8 @@ from tests.unit.run.dated_table import DAY, FIRST, at, day_of, days
 from tests.unit.run.dated_topic import DatedTopic, TopicIntervalJob
 from tests.unit.support.topic_job import message
 
+pytestmark = pytest.mark.delta
+
 
 def three_days(partitions=1):
     """Return a topic with messages of three days."""
@@ -305,21 +307,6 @@ def test_backfill_goes_on_after_a_crash(crash):
     assert job.last.interval_end == FIRST + 3 * DAY
 
 
-def test_backfill_leaves_times_far_ahead_out():
-    topic = DatedTopic("shop.rows")
-    topic.send(0.4, "a")
-    topic.send(6.5, "far ahead", event=0.5)
-    topic.send(1.5, "b")
-    topic.send(2.5, "c")
-    job = TopicIntervalJob(topic)
-    job.sealed(2)
-    assert job.facts.position.latest == at(1.5)
-    job.harness.clock.advance(7 * DAY)
-    job.backfill(days(0))
-    assert job.arrived() == ["a", "far ahead", "b"]
-    assert job.facts.position.latest == at(1.5)
-
-
 # ---------------------------------------------------------------------------------------------------------- corrected input
 
 
@@ -460,3 +447,31 @@ def test_unclear_corrected_input_is_refused(given, match):
     with pytest.raises(ConfigError, match=match) as caught:
         with_settings(job.harness.config, given)
     assert caught.value.exit_code == 2
+
+
+def test_time_ahead_stays_without_meaning_in_backfills():
+    topic = DatedTopic("shop.rows")
+    topic.send(0.5, "a")
+    topic.send(6.5, "ahead", event=0.6)
+    topic.send(1.5, "b")
+    job = TopicIntervalJob(topic)
+    job.sealed(2)
+    latest = job.facts.position.latest
+    job.harness.clock.advance(5 * DAY)
+    assert job.backfill(days(0)).outcome.value == "promoted"
+    assert (latest, job.facts.position.latest) == (at(1.5), at(1.5))
+
+
+@pytest.mark.parametrize(
+    ("skip", "left"), [("0:2-2", ["a", "b", "d"]), ("0:1-2", ["a", "d"]), ("0:1-1", ["a", "c", "d"])]
+)
+def test_offsets_skipped_since_then_are_left_out(skip, left):
+    topic = DatedTopic("shop.rows")
+    topic.send(0.5, "a")
+    topic.send(1.1, "b", "c")
+    topic.send(2.5, "d")
+    job = TopicIntervalJob(topic)
+    job.sealed(3)
+    job.configure(skip_offsets=skip)
+    assert job.backfill(days(1)).outcome.value == "promoted"
+    assert job.arrived() == left

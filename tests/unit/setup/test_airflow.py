@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jobs.faulty_api import all_faults, faulty_api
+from tests.unit.support.fuzzing import examples
 
 SCRIPT = Path(__file__).resolve().parents[3] / "setup" / "airflow.py"
 
@@ -78,7 +79,7 @@ def test_address_of_another_airflow_is_overridden(script, monkeypatch, name):
 
 
 @given(st.lists(all_faults, max_size=4))
-@settings(max_examples=30)
+@examples(30)
 def test_health_survives_every_answer(script, faults):
     whole = {"scheduler": {"status": "healthy"}, "triggerer": {"status": None}, "dag_processor": None}
     with faulty_api(lambda *_: (200, whole)) as server:

@@ -9,7 +9,7 @@ import zlib
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Struct, Timestamp
@@ -19,6 +19,7 @@ from headrace.sources.folder.formats import format_of
 from headrace.storage.storage import Storage
 from headrace.testing._memory_disk import forget_disk, memory_disk
 from tests.unit.sources.source_reading import read_bytes
+from tests.unit.support.fuzzing import examples
 
 
 class Row(Struct, frozen=True):
@@ -123,7 +124,7 @@ def test_files_that_are_not_packed_are_refused(ending):
 
 
 @pytest.mark.parametrize("ending", PACKERS)
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_damaged_bytes_are_refused_or_harmless(ending, data):
     packed = bytearray(PACKERS[ending](b"".join(CONTENTS["json"]) * 20))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from deltalake import DeltaTable
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import SourceError
 from tests.unit.sources.hand_table import HandTable, column
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.table_job import TableJob, table
 
 COLUMNS = [column("shop", "string"), column("at", "timestamp"), column("name", "string"), column("size", "long")]
@@ -118,7 +119,7 @@ def test_bad_rows_are_numbered_without_deleted_ones(written):
 FILES = st.lists(st.sets(st.integers(0, 5), max_size=6), min_size=1, max_size=4)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     versions=st.lists(FILES, min_size=1, max_size=3),
     limits=st.fixed_dictionaries(

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -26,6 +26,7 @@ from headrace.sources.position import NO_FACTS, SourceFacts
 from headrace.sources.registry import read_rows_of
 from headrace.sources.slices import JobPosition
 from headrace.storage.storage import Storage
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.table_job import TableJob, TableWriter, table
 
 
@@ -101,7 +102,7 @@ def test_run_without_commits_leaves_no_checkpoint():
     assert job.last.sources == {}
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     versions=st.lists(st.integers(1, 4), min_size=1, max_size=5),
     limits=st.fixed_dictionaries(
@@ -491,7 +492,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(changes=CHANGES, files=st.integers(1, 4), looks=st.lists(st.integers(0, 5), max_size=3))
 def test_changes_add_up_to_the_table(changes, files, looks):
     written = TableWriter(feed=True, partition_by=["shop"])

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -27,7 +27,10 @@ from headrace.sources.transformed.rows import DimensionTables, input_schema, mis
 from headrace.sources.transformed.source import landed_file, read_derived, write_derived
 from headrace.storage.storage import Storage
 from headrace.testing import MemoryTopic, PipelineHarness
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.stepped_job import SCHEMA, Copies, order, pipeline
+
+pytestmark = pytest.mark.delta
 
 
 class Slices:
@@ -118,7 +121,7 @@ class Slices:
 ORDERS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 9)), max_size=4)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(files=st.lists(ORDERS, max_size=4), limit=st.integers(1, 3), crashes=st.lists(st.booleans(), max_size=4))
 def test_any_split_and_crash_gives_the_same_rows(files, limit, crashes):
     split = Slices(max_files_per_batch=limit)
@@ -130,7 +133,7 @@ def test_any_split_and_crash_gives_the_same_rows(files, limit, crashes):
     assert split.drain() == expected
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(bursts=st.lists(st.tuples(st.integers(0, 1), ORDERS, st.booleans()), max_size=5))
 def test_partitions_of_a_topic_merge_by_derived_rows(bursts):
     topic, every = MemoryTopic("rows", 2), [[], []]

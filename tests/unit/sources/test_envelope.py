@@ -17,6 +17,8 @@ from headrace.errors import ConfigError, SourceError
 from headrace.testing import MemoryTopic, PipelineHarness
 from tests.unit.support.fuzzing import examples
 
+pytestmark = pytest.mark.delta
+
 SOURCE = {
     "version": "3.0.5.Final",
     "connector": "postgresql",

@@ -13,7 +13,7 @@ from typing import Literal
 import fastavro
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import field
 
@@ -24,6 +24,7 @@ from headrace.sources.folder.format import UNREADABLE
 from headrace.sources.folder.formats import format_of, read_file, stem_of
 from headrace.storage.storage import Storage
 from headrace.testing._memory_disk import forget_disk, memory_disk
+from tests.unit.support.fuzzing import examples
 
 disks = (f"file-formats-{number}" for number in itertools.count())
 
@@ -517,7 +518,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("kind", GOOD)
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.data())
 def test_damaged_bytes_raise_documented_errors_alone(kind, data):
     content = bytearray(GOOD[kind])

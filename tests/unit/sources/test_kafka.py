@@ -10,7 +10,7 @@ from types import ModuleType
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import clock
@@ -28,8 +28,11 @@ from headrace.sources.row_check import RowCheck
 from headrace.sources.slices import JobPosition, SliceRequest
 from headrace.storage.storage import Storage
 from tests.jobs.home import PROJECT
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.table_job import pipeline, table
 from tests.unit.support.topic_job import TopicJob, merged_by_hand, message
+
+pytestmark = pytest.mark.delta
 
 
 class TopicSlices:
@@ -117,7 +120,7 @@ BURSTS = st.lists(
 )
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(bursts=BURSTS, partitions=st.integers(1, 3), limit=st.none() | st.integers(1, 7))
 def test_any_split_gives_the_same_order(bursts, partitions, limit):
     split = TopicSlices(partitions, **({} if limit is None else {"max_rows_per_batch": limit}))

@@ -28,6 +28,8 @@ from tests.jobs.certificates import certificates
 from tests.jobs.schema_registry import Registry, avro, framed, running
 from tests.unit.sources.source_reading import avro_bytes, read_bytes
 
+pytestmark = pytest.mark.delta
+
 
 class Order(Struct, frozen=True):
     id: int

@@ -8,13 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli.status import _passed_text
 from headrace.errors import ConfigError, SourceError
 from headrace.report import Time
 from tests.unit.sources.hand_table import HandTable, column
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.table_job import TableJob, TableWriter
 from tests.unit.support.table_job import table as timed
 
@@ -145,7 +146,7 @@ def test_passed_versions_are_warned_of_once_and_kept(tmp_path):
         "source 'rows' passed over version 2 (UPDATE, 1 file, 1970-01-01T00:00:02.000Z)" in report.warnings[0].message
     )
     assert report.warnings[0].fields["versions"] == [
-        {"version": 2, "operation": "UPDATE", "files": 1, "timestamp": 2000}
+        {"version": 2, "operation": "UPDATE", "files": 1, "timestamp": 2000, "corrected_by": None}
     ]
     assert [passed.version for passed in job.facts.passed_over] == [2]
     before = job.last.checkpoint_id
@@ -298,7 +299,7 @@ class History:
         return [*self._drop([*self.files], data_change=False), *([self.add(rows, data_change=False)] if rows else [])]
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     steps=st.lists(STEPS, min_size=1, max_size=7),
     limits=st.fixed_dictionaries(

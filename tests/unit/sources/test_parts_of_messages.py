@@ -12,6 +12,8 @@ from headrace.errors import ConfigError
 from headrace.testing import MemoryTopic, PipelineHarness
 from tests.jobs.schema_registry import Registry, avro, framed, running
 
+pytestmark = pytest.mark.delta
+
 
 class Read(Struct, frozen=True):
     at: Timestamp = field(name="__timestamp")

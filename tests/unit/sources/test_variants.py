@@ -11,7 +11,7 @@ from decimal import Decimal
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Json, Pipeline, Struct, Timestamp
@@ -20,6 +20,7 @@ from headrace.sources.delta.variants import json_texts
 from headrace.sources.folder.format import DamagedFileError
 from headrace.testing import PipelineHarness
 from tests.unit.sources.hand_table import HandTable, column
+from tests.unit.support.fuzzing import examples
 
 DAY = 1_767_225_600_000
 
@@ -90,7 +91,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(values=st.lists(VALUES, max_size=3))
 def test_variants_become_the_json_they_hold(values):
     texts = json_texts(pa.array([*map(variant, values), None], TYPE))

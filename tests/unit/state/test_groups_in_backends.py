@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.state.backend import (
@@ -25,6 +25,7 @@ from headrace.tables import changelog as state_files
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE
 from tests.unit.support.committed_state import CommittedState, Memory
+from tests.unit.support.fuzzing import examples
 
 keys = st.sampled_from(["a", "aa", "é\x00"]).map(encode)
 states = st.sampled_from(["m", "mm"])
@@ -116,7 +117,7 @@ changes = st.dictionaries(st.tuples(keys, namespaces, st.none() | user_keys), ra
 commits = st.lists(st.tuples(states, changes, st.booleans()), max_size=5)
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(drawn=commits, written=st.dictionaries(entries, raws), size=st.integers(1, 5), rows=st.sampled_from([1, 2, 5]))
 def test_committed_data_is_found_by_entry_and_page(tmp_path_factory, drawn, written, size, rows):
     committed = _committed(str(tmp_path_factory.mktemp("state")), drawn, rows)

@@ -7,12 +7,13 @@ import zlib
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.storage.deletion_vectors import DamagedVectorError, DeletionVector, MissingVectorError
 from headrace.storage.files import Files
 from tests.unit.sources.hand_table import HandTable, column, encoded, z85
+from tests.unit.support.fuzzing import examples
 
 EDGES = [0, 1, 65535, 65536, 131071, 2**32 - 1, 2**32, 2**33 + 5]
 ROWS = st.sets(st.sampled_from(EDGES) | st.integers(0, 400_000), max_size=60)
@@ -27,7 +28,7 @@ def rows_of(table, description):
     return DeletionVector.of(description).rows(Files(str(table.path))).tolist()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(rows=ROWS, ranges=st.lists(st.tuples(st.integers(0, 300_000), st.integers(1, 70_000)), max_size=2))
 @pytest.mark.parametrize("form", ["plain", "runs"])
 def test_rows_of_any_shape_come_back(form, rows, ranges):

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import StorageError
@@ -23,6 +23,7 @@ from headrace.storage.table import ROW_KIND, CommitInfo, TableMissingError, Tran
 from tests.jobs.home import Home
 from tests.jobs.local_runs import LocalRuns
 from tests.jobs.purchase_files import write_days
+from tests.unit.support.fuzzing import examples
 
 SCHEMA = pa.schema([pa.field("key", pa.string())])
 APP = "job/sink"
@@ -61,7 +62,7 @@ def elsewhere():
 ACTIONS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["append", "merge", "restore", "look"])), max_size=12)
 
 
-@settings(max_examples=15)  # each takes many commits to disk
+@examples(15)  # each takes many commits to disk
 @given(actions=ACTIONS)
 def test_kept_table_equals_one_opened_anew(tmp_path_factory, actions):
     uri = str(tmp_path_factory.mktemp("stores") / "table")

@@ -9,12 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import StorageError
 from headrace.storage.delta_table import DeltaStore
 from headrace.storage.small_files import SmallFiles
+from tests.unit.support.fuzzing import examples
 
 SCHEMA = pa.schema([pa.field("key", pa.string()), pa.field("n", pa.int64())])
 
@@ -91,7 +92,7 @@ def of_kind(kind, number):
     return rows(number).cast(columns[kind]) if kind in columns else rows(number).select(["key"])
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(kinds=st.lists(KINDS, max_size=5))
 def test_rows_equal_those_of_a_scan(tmp_path_factory, kinds):
     uri = str(tmp_path_factory.mktemp("tables") / "table")

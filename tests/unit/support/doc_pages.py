@@ -16,7 +16,7 @@ PAGES = {path.stem: path for path in sorted([PROJECT / "README.md", *(PROJECT / 
 # Parts of outputs that differ from run to run, or from machine to machine.
 VOLATILE = (
     (re.compile(r"^.*T\d\d:\d\d:\d\dZ (opened|starting|batch|committed):.*$", re.MULTILINE), ""),
-    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z|seconds +[\d.]+ at the first time"), "TIME"),
     (re.compile(r"part-\d+-[0-9a-f-]+-c000\.snappy\.parquet"), "FILE"),
     (re.compile(r"manual-[0-9a-f…]+"), "RUN"),
     (re.compile(r"\S*/(var/state|var/lake|conf/jobs)/"), r"HOME/\1/"),

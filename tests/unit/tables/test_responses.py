@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import clock
@@ -14,6 +14,7 @@ from headrace.tables.folder import JobFolder
 from headrace.tables.requests import read_responses, windows_around
 from headrace.tables.schemas import ALL_TABLES, RESPONSES
 from headrace.testing._memory_disk import forget_disk
+from tests.unit.support.fuzzing import examples
 
 JOB = "memory://answers/job"
 NOW = 1_000
@@ -62,7 +63,7 @@ ORDINALS = st.integers(0, 40) | st.integers(0, 400)
 ANSWERS_OF = st.builds(answer, ORDINALS, st.sampled_from("abc"), st.integers(0, 9), st.sampled_from((NOW, NOW + 1)))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.lists(st.lists(ANSWERS_OF, max_size=6, unique_by=lambda answer: (answer.ordinal, answer.digest)), max_size=3),
     st.dictionaries(st.sampled_from("abcd"), st.lists(ORDINALS, min_size=1, max_size=12)),

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.state.backend import EntryChange
@@ -16,6 +16,7 @@ from headrace.tables import changelog as state_files
 from headrace.tables.changelog import Changelog
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE
+from tests.unit.support.fuzzing import examples
 
 
 class Forever:
@@ -45,7 +46,7 @@ def _small_groups(monkeypatch):
     monkeypatch.setattr(state_files, "ROWS_PER_GROUP", 3)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(changes=st.lists(CHANGES, min_size=1, max_size=10, unique_by=lambda change: change.entry("sum")))
 def test_late_values_make_the_same_file(changes):
     log = Changelog("op", 7, 128)

@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import AsyncWait, ExponentialBackoff, FixedDelay, OnFailure, OutputMode, RecoveryOption, clock
@@ -18,6 +18,7 @@ from headrace.records.order import record_order
 from headrace.testing import AsyncWaitHarness, CapacityFull, QuarantinedRecord, Watermark
 from headrace.testing._virtual_loop import LoopClock, VirtualLoop
 from tests.unit.support.asking import Answer, Promised, Question
+from tests.unit.support.fuzzing import examples
 
 MS = timedelta(milliseconds=1)
 UNORDERED = (OutputMode.UNORDERED, OutputMode.UNORDERED_PROCESSING_TIME)
@@ -509,7 +510,7 @@ class Story:
             assert self.function.calls.count(number) == calls, "a completed result was asked for again"
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     mode=st.sampled_from(OutputMode),
     drawn=steps,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import AsyncFunction, FixedDelay, OutputMode, Pipeline, RecoveryOption, Struct, Timestamp, clock
 from headrace.errors import ServiceError
 from headrace.testing import AsyncWaitHarness, PipelineHarness
+from tests.unit.support.fuzzing import examples
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
@@ -71,7 +72,7 @@ def test_new_run_waits_for_remaining_backoff(recovery):
     assert (len(asked.calls), job.sink("answers")) == (2, [Answer(1)])
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     days=st.integers(0, 100 * 365),
     milliseconds=st.integers(0, DAY),

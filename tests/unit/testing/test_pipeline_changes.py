@@ -15,6 +15,8 @@ from headrace.log.facts import JobWork
 from headrace.tables.schemas import CHECKPOINTS_SCHEMA
 from headrace.testing import PipelineHarness
 
+pytestmark = pytest.mark.delta
+
 
 class Row(Struct, frozen=True):
     key: str

@@ -30,6 +30,8 @@ from headrace import clock as engine_clock
 from headrace.errors import SourceError
 from headrace.testing import PipelineHarness
 
+pytestmark = pytest.mark.delta
+
 ROOT = Path(__file__).parents[3]
 MINUTE = 60_000
 

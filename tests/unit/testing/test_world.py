@@ -23,6 +23,8 @@ from headrace.errors import ConfigError, StorageError
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.testing import KeyedHarness, World
 
+pytestmark = pytest.mark.delta
+
 MINUTE = 60_000
 
 

@@ -183,7 +183,7 @@ class CommitIntervals:
             f"source '{self._errors.source}': interval {want.interval} is not over, and all commits up to {end} belong to it. Nothing was taken in. "
             "Run it after its end, or take in what is there with --mode caught-up."
         )
-        raise OpenIntervalError(msg)
+        raise OpenIntervalError.until(msg, want.interval.end)
 
     def new_times(self, want: Want, reached: int) -> Iterable[tuple[int, int]]:
         """Yield the times of versions that are taken in or late, of the last one, and of later ones whose times the log does not keep."""
@@ -331,7 +331,7 @@ class ColumnIntervals(CommitIntervals):
                 f"source '{source}': rows of interval {wanted} may come until {timestamp_text(wanted.end + self._lateness)} (interval.lateness). "
                 "Nothing was taken in. Run it then."
             )
-            raise IntervalError(msg)
+            raise OpenIntervalError.until(msg, wanted.end + self._lateness)
 
 
 _BOUNDS: Final = {(False, False): "", (True, False): "-early", (False, True): "-late", (True, True): "-any"}

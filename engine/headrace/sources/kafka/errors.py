@@ -44,10 +44,11 @@ class KafkaErrors:
         end = timestamp_text(interval.end)
         numbers = ", ".join(map(str, partitions))
         have = f"partition {numbers} has" if len(partitions) == 1 else f"partitions {numbers} have"
-        return OpenIntervalError(
+        return OpenIntervalError.until(
             f"source '{self.source}': interval {interval} is not over: {have} no message of {end} or later yet, and more may come to it. Nothing was taken "
             f"in. Run it again later: {'they count' if len(partitions) > 1 else 'it counts'} as idle from {timestamp_text(interval.end + idle_after)} on (sources."
-            f"{self.source}.interval.idle_after)."
+            f"{self.source}.interval.idle_after).",
+            interval.end + idle_after,
         )
 
     def goes_back(self, partition: int, offset: int, interval: Interval) -> SourceError:

@@ -97,14 +97,14 @@ class KafkaSource(Source):
         self._next: dict[str, OffsetRange] = {}
         """Files that the next micro-batch begins with and that are not landed yet: at most one per partition."""
         self._intervals = self._intervals_of(config)
-        self._recorded: Mapping[int, PartitionPosition] = {}
-        """Positions after the micro-batch that the slice repeats, by partition."""
         self.ends: Mapping[int, int] | None = None
         """Offsets before which the wanted interval ends, by partition; None without one."""
         self.planned: dict[int, Sequence[str]] = {}
         """Files that the slice may take in, by partition."""
         self._times: dict[str, pa.Table] = {}
         """Offsets and timestamps of these files."""
+        self._until: Mapping[int, PartitionPosition] = {}
+        """Positions after the recorded micro-batch that the slice repeats; none without one."""
 
     def _intervals_of(self, config: SourceConfig) -> TopicIntervals | None:
         if config.intervals is None:
@@ -136,12 +136,13 @@ class KafkaSource(Source):
         the interval.
         """
         self._next, self.ends, self.planned, self._times = {}, None, {}, {}
+        self._until = {} if until is None else until.partitions
         state = self._state = self._reader().state()
         read = facts.position_as(TopicPosition) or (None if until is None else until.position_as(TopicPosition))
         if read is not None and read.topic_id != state.topic_id:
             raise self.errors.replaced(state.topic_id, read.topic_id)
         known = dict(facts.partitions)
-        recorded = self._recorded = {} if until is None else until.partitions
+        recorded = {} if until is None else until.partitions
         if missing := sorted((known.keys() | recorded.keys()) - state.partitions.keys()):
             raise self.errors.without(missing[0])
         if until is not None:
@@ -207,15 +208,16 @@ class KafkaSource(Source):
         return self._times[name]
 
     def _latest(self, partition: int, before: PartitionPosition, after: PartitionPosition) -> int | None:
-        """Return the time of the latest message of a partition that is taken in (ms); rows that wait for others are not.
-
-        A repeated micro-batch keeps what it recorded: today's clock may find times credible that lay too far ahead then.
-        """
+        """Return the time of the latest message of a partition that is taken in (ms); rows that wait for others are not."""
         if self._intervals is None:
             return None
-        recorded = self._recorded.get(partition)
-        if recorded is not None and recorded.latest is not None and recorded.read_up_to == after.read_up_to:
-            return recorded.latest
+        recorded = self._until.get(partition)
+        if recorded is not None and (recorded.next, recorded.begun, recorded.rows) == (
+            after.next,
+            after.begun,
+            after.rows,
+        ):
+            return recorded.latest  # as it was told then: a time that lay too far ahead may not do so any more
         taken = [before.latest, *(self._intervals.latest(*part) for part in self._taken(partition, before, after))]
         return latest(taken)
 
@@ -624,11 +626,11 @@ class KafkaPartition(Source):
         return self._whole.event_times(file, limit)
 
     def facts_after(self, since: SourceFacts, ahead: Ahead, files: Sequence[SourceFile]) -> SourceFacts:
-        """Return the facts after these files: their names hold the offsets. Behind all of a recorded micro-batch it is where that came to."""
+        """Return the facts after these files: their names hold the offsets. A repeated slice ends where it did, whatever is skipped since then."""
         ends = [landed.range.end for file in files if (landed := parse_landed(file.name)) is not None]
+        if self._until is not None and len(files) == len(ahead.files):
+            ends.append(self._until.next)
         position = _position_of(since)
-        if self._until is not None and ahead.want.until is not None and len(files) == len(ahead.files):
-            ends.append(self._until.next)  # skipped offsets have no file
         return msgspec.structs.replace(
             since, position=msgspec.structs.replace(position, next=max([*ends, position.next]))
         )

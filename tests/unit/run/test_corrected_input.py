@@ -65,7 +65,7 @@ def named(job, interval, name):
         return plan_backfill(job.harness.config, checked_plan(job.harness.config), interval, name)
 
 
-def changed(job):
+def changed_days(job):
     """Return the interval whose input has changed."""
     with job.on_its_clock():
         return changed_interval(job.harness.config, checked_plan(job.harness.config))
@@ -197,13 +197,13 @@ def test_own_file_of_corrected_day_is_no_change():
     for day in range(3):
         job.days(day)
     job.put("rows", 1, "wrong", "again")
-    assert changed(job) == days(1)
+    assert changed_days(job) == days(1)
     assert job.backfill(days(1), settings=fixed_file(job, 1, "fixed")).outcome.value == "promoted"
-    assert changed(job) is None
+    assert changed_days(job) is None
     job.put("rows", 1, "written", "once", "more")
-    assert changed(job) is None
+    assert changed_days(job) is None
     job.put("rows", 0, "B0", "B1")
-    assert changed(job) == days(0)
+    assert changed_days(job) == days(0)
     assert job.backfill(days(0)).outcome.value == "promoted"
     assert job.arrived() == ["B0", "B1", "fixed", "A2"]
 

@@ -95,9 +95,9 @@ class TableJob(DailyJob):
         """Take every second row of an interval away."""
         rows = purchases_of(_day_of(ago))
         self._corrected[ago] = rows[::2]
-        gone = pa.Table.from_pylist(rows[1::2], schema=SCHEMA)
+        removed = pa.Table.from_pylist(rows[1::2], schema=SCHEMA)
         same = f"t.day = '{_partition_of(ago)}' AND t.seq = s.seq"
-        merge = DeltaTable(self.table).merge(gone, same, source_alias="s", target_alias="t")
+        merge = DeltaTable(self.table).merge(removed, same, source_alias="s", target_alias="t")
         merge.when_matched_delete().execute()
 
 

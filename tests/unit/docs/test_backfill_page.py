@@ -10,9 +10,10 @@ import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.storage import pandas as late_pandas
-from tests.unit.docs.test_shop_pages import Shop, forget_modules
+from tests.unit.docs.test_shop_pages import Shop, own_modules
 from tests.unit.support.doc_pages import blocks_of, calls_of
+
+__all__ = ["own_modules"]
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +53,6 @@ pipeline = (
 @pytest.fixture
 def spend(tmp_path, monkeypatch):
     """Return a project whose job has taken in three days of a table, as the page's YAML says."""
-    monkeypatch.setattr(late_pandas, "without_pandas", lambda: None)
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
@@ -74,7 +74,6 @@ def spend(tmp_path, monkeypatch):
             result.call(f"headrace run spend --interval-start 2026-03-0{day} --interval-end 2026-03-0{day + 1}")[0] == 0
         )
     yield result
-    forget_modules()
     sys.modules.pop("spend_of_page", None)
 
 

@@ -146,7 +146,7 @@ def test_passed_versions_are_warned_of_once_and_kept(tmp_path):
         "source 'rows' passed over version 2 (UPDATE, 1 file, 1970-01-01T00:00:02.000Z)" in report.warnings[0].message
     )
     assert report.warnings[0].fields["versions"] == [
-        {"version": 2, "operation": "UPDATE", "files": 1, "timestamp": 2000, "corrected_by": None}
+        {"version": 2, "operation": "UPDATE", "files": 1, "timestamp": 2000}
     ]
     assert [passed.version for passed in job.facts.passed_over] == [2]
     before = job.last.checkpoint_id

@@ -291,7 +291,9 @@ class History:
         identity = {path: state[2] for path, state in former.items()}
         wanted = {path: state[2] for path, state in target.items()}
         removed = [former[path][0] for path in former if identity[path] != wanted.get(path)]
-        added = [target[path][0] for path in target if wanted[path] != identity.get(path)]
+        # A RESTORE changes rows, also where it brings files of an OPTIMIZE back.
+        former_adds = [target[path][0] for path in target if wanted[path] != identity.get(path)]
+        added = [{"add": {**action["add"], "dataChange": True}} for action in former_adds]
         return [*map(self.written.remove, removed), *added]
 
     def _optimize(self, _):

@@ -208,7 +208,8 @@ def test_good_param_is_taken(dag_bag, given):
 def test_switch_option_is_passed_only_when_on(dag_bag, switch, value):
     run = dag_bag().dags["flights"].get_task("run")
     params = {"finish": False, "end_of_input": False, switch: value}
-    words = run.render_template(["run", "--budget=", *run.application_args[-2:]], {"params": params})
+    switches = [word for word in run.application_args if word.startswith(("--finish=", "--end-of-input="))]
+    words = run.render_template(["run", "--budget=", *switches], {"params": params})
 
     assert plain_words(words) == (["run", f"--{switch.replace('_', '-')}"] if value else ["run"])
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Optional
 
@@ -19,14 +17,12 @@ from headrace.cli.run import (
     RunId,
     Runner,
     budget_seconds,
-    run_function,
-    shown_events,
+    running,
 )
 from headrace.report import Block, Report, facts
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
-    from headrace.run.backfill import RunBranch
     from headrace.run.options import RunOptions
     from headrace.sources.interval import Interval
 
@@ -172,21 +168,13 @@ def backfill(
         )
         if dry_run:
             return plan_report(request.config, request.plan())
-        with _running(config, runner) as run_branch:
+        with running(config, runner) as run_branch:
             content, blocks = ended(request, options, run_branch, limit)
     if downstream and not dry_run:
         chain = _Chain(options, runner, promote, limit)
         content["downstream"], after = chain.run(config, content["outcome"])
         blocks += after
     return Report(*facts(**content), *blocks)
-
-
-@contextmanager
-def _running(config: JobConfig, runner: str | None) -> Iterator[RunBranch]:
-    """Yield the function that runs a branch, and shows the events of its runs."""
-    with shown_events() as on_event:
-        run_job = run_function(config, runner)
-        yield lambda branch, requested: run_job(branch, requested, on_event)
 
 
 class _Chain(NamedTuple):
@@ -210,7 +198,7 @@ class _Chain(NamedTuple):
                 blocks.append(f"job '{name}' was not looked at: job '{waiting[0]}', which comes before it, is not done")
                 continue
             other = _with_policy(load_job(name, config.home, self.options.cluster), self.promote)
-            with _running(other, self.runner) as run_branch:
+            with running(other, self.runner) as run_branch:
                 own, after = followed(other, self.options, run_branch, self.limit)
             done[name] = own["outcome"] in DONE
             results.append(own)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from headrace.config import JobConfig
     from headrace.log.facts import RowTimes
+    from headrace.run.backfill import RunBranch
     from headrace.run.events import OnEvent
     from headrace.run.options import Event, RunOptions, RunReport
 
@@ -119,6 +120,14 @@ def shown_events() -> Iterator[Callable[[Event], None]]:
 
     with shown_on(Console(stderr=True, highlight=False)) as on_event:
         yield on_event
+
+
+@contextmanager
+def running(config: JobConfig, runner: str | None) -> Iterator[RunBranch]:
+    """Yield the function that runs a branch of a job, and shows the events of its runs."""
+    run_job = run_function(config, runner)
+    with shown_events() as on_event:
+        yield lambda branch, wishes: run_job(branch, wishes, on_event)
 
 
 class EventLines:
@@ -297,10 +306,9 @@ def run(
 
 def _follow(config: JobConfig, options: RunOptions, runner: str | None) -> Ended:
     """Compute the pending days again behind a run. The run has committed, so an error of the backfill is reported, and a later run tries again."""
-    run_job = run_function(config, runner)
     try:
-        with shown_events() as on_event:
-            return followed(config, options, lambda branch, wish: run_job(branch, wish, on_event))
+        with running(config, runner) as run_branch:
+            return followed(config, options, run_branch)
     except HeadraceError as error:
         content = {
             "outcome": "failed",

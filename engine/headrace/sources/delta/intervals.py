@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cached_property
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -63,8 +64,6 @@ class TableIntervals(Protocol):
     """The names of files begin with the start of their interval, so they are not in the order of versions."""
     are_rewritten: ClassVar[bool]
     """A commit that is passed over rewrites some intervals; else it is passed over in all of them."""
-    splits_files: ClassVar[bool]
-    """A file can have rows of several intervals."""
 
     @property
     def rule(self) -> str:
@@ -132,7 +131,6 @@ class CommitIntervals:
 
     starts_in_names: ClassVar[bool] = False
     are_rewritten: ClassVar[bool] = False
-    splits_files: ClassVar[bool] = False
 
     @property
     def rule(self) -> str:
@@ -230,7 +228,6 @@ class ColumnIntervals(CommitIntervals):
     """Intervals by the values of a column of times, as far as commits may lie behind them."""
 
     starts_in_names = True
-    splits_files = True
 
     def __init__(self, config: SourceConfig, errors: DeltaErrors, table: TableReader) -> None:
         """Keep the arguments; read nothing yet."""
@@ -249,8 +246,8 @@ class ColumnIntervals(CommitIntervals):
     def parts(self, version: int, file: LoggedFile, state: TableState) -> Sequence[Part]:
         """Return a part for each period of which the file has rows. Raises `SourceError` for a table without such a column."""
         column = self._column_in(state)
-        if (problem := self._problem(version, column)) is not None or column is None:
-            raise problem or self._errors.no_column_of_times(version, self._column, None)
+        if column is None or not _has_times(column):
+            raise self._errors.no_column_of_times(version, self._column, None if column is None else column.type)
         starts = [*self._starts(self.time_of(version))]
         times = self._table.times(version, file, state, column.name, self._pattern.zone.key)
         places = np.searchsorted(np.array(starts[1:], np.int64), times.values, side="right")
@@ -261,16 +258,14 @@ class ColumnIntervals(CommitIntervals):
 
     def problem(self, version: int, state: TableState) -> SourceError | None:
         """Return the error for a version of the table that does not have the column, or another type of it; None without one."""
-        return self._problem(version, self._column_in(state))
-
-    def _problem(self, version: int, column: DeltaColumn | None) -> SourceError | None:
-        if column is not None and column.type in {*TIMES, "date"}:
+        column = self._column_in(state)
+        if column is not None and _has_times(column):
             return None
         return self._errors.no_column_of_times(version, self._column, None if column is None else column.type)
 
-    @property
+    @cached_property
     def _stored(self) -> str:
-        """Return the name of the column in data files: it stays where the column is renamed."""
+        """Name of the column in data files: it stays where the column is renamed. Each file is asked for it, and each look lists the log."""
         columns = self._table.latest_state().columns
         return next((own.stored for own in columns if own.name == self._column), self._column)
 
@@ -334,6 +329,10 @@ class ColumnIntervals(CommitIntervals):
             raise OpenIntervalError.until(msg, wanted.end + self._lateness)
 
 
+def _has_times(column: DeltaColumn) -> bool:
+    return column.type in {*TIMES, "date"}
+
+
 _BOUNDS: Final = {(False, False): "", (True, False): "-early", (False, True): "-late", (True, True): "-any"}
 """Ends of kinds, by whether a part is that of the first and of the last period for which a commit's rows can count."""
 
@@ -351,7 +350,6 @@ class PartitionIntervals:
 
     starts_in_names: ClassVar[bool] = True
     are_rewritten: ClassVar[bool] = True
-    splits_files: ClassVar[bool] = False
 
     def __init__(self, config: SourceConfig, errors: DeltaErrors, own: IntervalOptions) -> None:
         """Keep the arguments; read nothing yet."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         SourceNode,
         UpsertMaterialize,
     )
-    from headrace.api.options import JoinType, WindowFunction, Windows
+    from headrace.api.options import JoinType, NullKeys, WindowFunction, Windows
     from headrace.api.records import (
         Digits,
         Float32,
@@ -137,6 +137,7 @@ __all__ = [
     "Migration",
     "NaiveDatetime",
     "NoRetry",
+    "NullKeys",
     "OnConflict",
     "OnFailure",
     "OnGap",
@@ -202,7 +203,7 @@ _MODULES = {
         "SourceNode",
         "UpsertMaterialize",
     ),
-    "api.options": ("JoinType", "WindowFunction", "Windows"),
+    "api.options": ("JoinType", "NullKeys", "WindowFunction", "Windows"),
     "api.records": (
         *("Digits", "Float32", "FlooredTimestamp", "Int8", "Int16", "Int32", "Int64", "Json", "NaiveDatetime"),
         *("RowKind", "Struct", "Timestamp", "TimestampMicros", "field"),

@@ -436,6 +436,10 @@ def name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
+NULL_KEY: Final = [None]
+"""`ctx.key` of a record whose key is null, for a function that takes such records. No other record has it: a tuple with a null is a null key."""
+
+
 class OperatorFunction:
     """A keyed function of `headrace.operators`: a base class beside `KeyedProcessFunction` or `KeyedCoProcessFunction`.
 
@@ -452,6 +456,8 @@ class OperatorFunction:
     declared: frozenset[str] = frozenset()
     takes_upserts: ClassVar[tuple[int, ...]] = ()
     """Numbers of the inputs whose updates may come without their old rows."""
+    takes_null_keys: tuple[int, ...] = ()
+    """Numbers of the inputs whose records come also with a null key, as `NULL_KEY`. Those of other inputs go to the quarantine."""
     needs_keys_of_deletions: ClassVar[bool] = False
     """Whether the function reads nothing of a `-D` but its key."""
     has_row_of_each_key: bool = False

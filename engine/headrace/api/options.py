@@ -57,6 +57,25 @@ class JoinType(enum.Enum):
         return self in {JoinType.RIGHT, JoinType.FULL}
 
 
+class NullKeys(enum.Enum):
+    """Records with a null key, on a side of a join whose records are in the result although nothing matches them."""
+
+    KEEP = "keep"
+    """They match nothing, as in SQL: the result has them without a partner."""
+
+    QUARANTINE = "quarantine"
+    """They go to the quarantine, as everywhere else."""
+
+
+def kept_null_keys(join: str, null_keys: object, how: JoinType) -> tuple[int, ...]:
+    """Return the numbers of a join's inputs that get records with a null key. `join` names it. Raises `TypeError` unless `null_keys` is one of `NullKeys`."""
+    if not isinstance(null_keys, NullKeys):
+        msg = f"{join}: null_keys must be NullKeys.KEEP or NullKeys.QUARANTINE, not {null_keys!r:.60}"
+        raise TypeError(msg)
+    sides = (how.keeps_left, how.keeps_right)
+    return tuple(side for side, is_kept in enumerate(sides) if is_kept) if null_keys is NullKeys.KEEP else ()
+
+
 def check_how(join: str, how: object, allowed: Sequence[JoinType] = tuple(JoinType)) -> None:
     """Check the kind of a join, which `join` names. Raises `TypeError` for another type, `ValueError` for a kind not allowed."""
     if not isinstance(how, JoinType):
@@ -83,6 +102,7 @@ class WindowJoin:
     gives: type[msgspec.Struct]
     kind: str
     results: Results
+    takes_null_keys: tuple[int, ...] = ()
 
     @property
     def keeps_records(self) -> bool:
@@ -160,6 +180,13 @@ class WindowFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         return {self.LATE: function_types(self)[0][0]}
 
 
+In2 = TypeVar("In2", bound=msgspec.Struct)
+
+
+class JoinFunction(KeyedCoProcessFunction[In, In2, Out], OperatorFunction):
+    """A keyed function that joins the records of two inputs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowOptions:
     """When windows of a keyed stream fire, and which late records they take."""
@@ -192,7 +219,7 @@ class Windows(abc.ABC):
         """
 
     @abc.abstractmethod
-    def joining(self, join: WindowJoin, /) -> KeyedCoProcessFunction[Any, Any, Any]:
+    def joining(self, join: WindowJoin, /) -> JoinFunction[Any, Any, Any]:
         """Return the function that joins the records of two streams in each window.
 
         Raises `ValueError`, with the reason, for windows that cannot be joined.

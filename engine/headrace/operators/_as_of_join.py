@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from headrace.api.changelog import StreamChanges
-from headrace.api.functions import Context, KeyedCoProcessFunction
-from headrace.api.graph import OperatorFunction
-from headrace.api.options import JoinType
+from headrace.api.functions import Context
+from headrace.api.options import JoinFunction, JoinType
 from headrace.api.records import RowKind, Struct
 from headrace.api.states import ListState, MapState
 from headrace.api.ttl import StateTtl
@@ -40,7 +39,7 @@ class Version(Struct, frozen=True):
     record: Any
 
 
-class AsOfJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunction):
+class AsOfJoinFunction(JoinFunction[Left, Right, Out]):
     """Joins left records with the versions of a key that the right stream defines.
 
     `waiting` holds the left records that the watermark has not reached, in the namespace of their event time (ms), with
@@ -157,7 +156,7 @@ def as_of_join(
     how: JoinType,
     retracting: bool,
     ttl: StateTtl | None,
-) -> KeyedCoProcessFunction[Left, Right, Out]:
+) -> JoinFunction[Left, Right, Out]:
     """Return the function of `Stream.join_as_of`."""
     left, right = sides
     waits: Any = msgspec.defstruct(

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from headrace.api.batches import Bundle, BundledRecord, BundleFunction
-from headrace.api.functions import Context, KeyedCoProcessFunction
-from headrace.api.graph import OperatorFunction
-from headrace.api.options import JoinType
+from headrace.api.functions import Context
+from headrace.api.graph import NULL_KEY
+from headrace.api.options import JoinFunction, JoinType
 from headrace.api.records import RowKind, Struct
 from headrace.api.states import ListState
 from headrace.operators._event_time import check_in_calendar, shown_length
@@ -58,7 +58,7 @@ class _Side(Struct, frozen=True):
     """Tells that its records are in the result without a match."""
 
 
-class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, BundleFunction):
+class IntervalJoin(JoinFunction[In1, In2, Out], BundleFunction):
     """Joins records whose times lie in an interval of each other, as Flink's `IntervalJoinOperator` and `TimeIntervalJoin` do.
 
     A side is cut into slices of event time, each a quarter of the interval. A slice is a list in the namespace of its
@@ -157,6 +157,8 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bund
 
     async def _join(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> bool:
         """Emit a record with each stored record of the other side, and return whether there are any."""
+        if ctx.key == NULL_KEY:
+            return False
         at = ctx.timestamp
         first, last = at + side.low, at + side.high
         slices = self.right if other.number else self.left
@@ -283,7 +285,7 @@ def interval_join(
     emit: Callable[..., Out],
     how: JoinType,
     bounds: tuple[int, int],
-) -> KeyedCoProcessFunction[In1, In2, Out]:
+) -> JoinFunction[In1, In2, Out]:
     """Return the function that joins records of both `sides` into `gives`, where `right.time - left.time` is in `bounds` (ms)."""
     takes1, takes2 = sides
     types = (_kept(takes1, is_kept=how.keeps_left), _kept(takes2, is_kept=how.keeps_right))

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from headrace.api.batches import Bundle, BundleFunction
-from headrace.api.functions import Context, KeyedCoProcessFunction
-from headrace.api.graph import OperatorFunction
-from headrace.api.options import JoinType
+from headrace.api.functions import Context
+from headrace.api.graph import NULL_KEY
+from headrace.api.options import JoinFunction, JoinType
 from headrace.api.records import RowKind, Struct, canonical_encoder
 from headrace.api.states import MapState
 from headrace.api.ttl import Lifetime, StateTtl
@@ -56,7 +56,7 @@ class _Side:
     ttl: StateTtl | None
 
 
-class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, BundleFunction):
+class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
     """Joins two changelogs of equal keys, as Flink's `StreamingJoinOperator` does.
 
     The state of a side is a multiset: a map from a record's digest to the record and the number of its copies. For a
@@ -146,7 +146,9 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bundl
         kept = await own.get(name)
         at = ctx.timestamp if kept is None else kept.at
         matches = 0
-        if other.is_kept:
+        if ctx.key == NULL_KEY:
+            pass  # it matches nothing
+        elif other.is_kept:
             async for partner_name, partner in partners.entries():
                 matches += partner.total
                 self._show(ctx, RowKind.DELETE, other, partner, partner.copies.get(0, 0))
@@ -179,6 +181,8 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction, Bundl
             await self._state(side).remove(name)
         if side.is_kept and place == 0:
             self._show(ctx, RowKind.DELETE, side, kept, 1)
+        if ctx.key == NULL_KEY:
+            return
         async for partner_name, partner in self._state(other).entries():
             kind = ctx.row_kind if self._how is JoinType.INNER else RowKind.DELETE
             self._show_pairs(ctx, kind, side, (kept.record, kept.at), partner)
@@ -263,7 +267,7 @@ def regular_join(
     how: JoinType,
     lifetimes: tuple[StateTtl | None, StateTtl | None],
     retracting: bool,
-) -> KeyedCoProcessFunction[In1, In2, Out]:
+) -> JoinFunction[In1, In2, Out]:
     """Return the function that joins records of both `sides` into `gives`.
 
     `lifetimes` are the TTLs of left and right; `retracting` says that a side may retract records.

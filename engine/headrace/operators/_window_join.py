@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 from headrace.api.changelog import StreamChanges
-from headrace.api.functions import Context, KeyedCoProcessFunction
-from headrace.api.graph import OperatorFunction
-from headrace.api.options import WindowJoin
+from headrace.api.functions import Context
+from headrace.api.graph import NULL_KEY
+from headrace.api.options import JoinFunction, WindowJoin
 from headrace.api.records import Struct
 from headrace.api.states import ListState
 from headrace.operators._event_time import check_in_calendar
@@ -20,7 +21,7 @@ Right = TypeVar("Right", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
 
 
-class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunction):
+class WindowJoinFunction(JoinFunction[Left, Right, Out]):
     """Joins the records of two streams in each window, when the watermark reaches its end.
 
     A record is stored once, in the namespace of its slice's start (ms). An event-time timer at the last timestamp of each
@@ -39,6 +40,7 @@ class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunct
         """Take the windows; `join` makes the results."""
         self._windows = windows
         self._join = join
+        self.takes_null_keys = join.takes_null_keys
 
     async def process1(self, record: Left, ctx: Context, /) -> None:
         """Store a left record; one whose windows have all fired is late."""
@@ -73,12 +75,17 @@ class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunct
         end = timestamp + 1
         starts = list(slices_between(self._windows, end))
         lefts, rights = await self._records(self.left, starts), await self._records(self.right, starts)
-        for result in self._join.results(lefts, rights):
+        for result in self._results(lefts, rights, is_null=ctx.key == NULL_KEY):
             ctx.collect(result)
         for start in starts:
             if self._windows.ends_of(start)[-1] == end:
                 await self.left.namespace(str(start)).clear()
                 await self.right.namespace(str(start)).clear()
+
+    def _results(self, lefts: Sequence[Any], rights: Sequence[Any], *, is_null: bool) -> Iterable[Any]:
+        """Return the results of a key in a window: records whose key `is_null` match nothing."""
+        results = self._join.results
+        return chain(results(lefts, ()), results((), rights)) if is_null else results(lefts, rights)
 
     @staticmethod
     async def _records(side: ListState[Any], starts: Iterable[int]) -> list[Any]:
@@ -106,7 +113,7 @@ class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunct
         }
 
 
-def window_join(windows: Sliced, join: WindowJoin, /) -> KeyedCoProcessFunction[Any, Any, Any]:
+def window_join(windows: Sliced, join: WindowJoin, /) -> JoinFunction[Any, Any, Any]:
     """Return the function of `WindowedStream.join`, `semi_join` and `anti_join`."""
     takes, joins, gives = join.left, join.right, join.gives
     name = windows.name

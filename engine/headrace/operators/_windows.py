@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from headrace.api.functions import KeyedCoProcessFunction
-from headrace.api.options import Ranks, WindowFunction, WindowJoin, WindowOptions, Windows
+from headrace.api.options import JoinFunction, Ranks, WindowFunction, WindowJoin, WindowOptions, Windows
 from headrace.api.records import Struct
 from headrace.operators._event_time import shown_length
 from headrace.operators._result_record import ResultRecord
@@ -42,7 +41,7 @@ class _SlicedWindows(Windows):
         """Return the function that emits the first records of each key and window."""
         return self._function(RankedWindow(takes, ranks, retracting=options.retracting), options)
 
-    def joining(self: Any, join: WindowJoin, /) -> KeyedCoProcessFunction[Any, Any, Any]:
+    def joining(self: Any, join: WindowJoin, /) -> JoinFunction[Any, Any, Any]:
         """Return the function that joins the records of two streams in each window."""
         return window_join(self, join)
 
@@ -239,7 +238,7 @@ class Session(Windows):
         self._check(options)
         return self._function(RankedWindow(takes, ranks, retracting=False), options)
 
-    def joining(self, join: WindowJoin, /) -> KeyedCoProcessFunction[Any, Any, Any]:
+    def joining(self, join: WindowJoin, /) -> JoinFunction[Any, Any, Any]:
         """Refuse: sessions cannot be joined. Raises `ValueError` always."""
         del join
         msg = "sessions of two streams have no common windows: join Tumbling, Hopping or Cumulative windows"

@@ -209,7 +209,7 @@ class _Graph:
                 if of_union is None:
                     return None
                 keys += of_union
-            elif key is None or not key.fields:
+            elif key is None or not key.fields or number in _null_key_inputs(user):
                 return None
             else:
                 keys.append(key.fields)
@@ -279,7 +279,7 @@ class _Graph:
         if isinstance(operator, SinkNode):
             return ToSink(operator.name)
         if _is_keyed(node):
-            return ToStage(operator.name, number, node.inputs[number].key)
+            return ToStage(operator.name, number, node.inputs[number].key, number in _null_key_inputs(node))
         return Through(cast("StatelessTransform | AsyncWait", operator), self._flow(node))
 
 
@@ -299,6 +299,13 @@ def _is_keyed(node: Node) -> bool:
     return isinstance(operator, Process | UpsertMaterialize) or (
         isinstance(operator, AsyncWait) and operator.key is not None
     )
+
+
+def _null_key_inputs(node: Node) -> tuple[int, ...]:
+    operator = node.operator
+    if isinstance(operator, Process) and isinstance(operator.function, OperatorFunction):
+        return operator.function.takes_null_keys
+    return ()
 
 
 def _reads_keys_of_deletions(node: Node) -> bool:

@@ -23,11 +23,15 @@ Keyed = Process | UpsertMaterialize | AsyncWait
 
 @dataclass(frozen=True, slots=True)
 class ToStage:
-    """End of a flow at a keyed operator: its input `number`, keyed by `key`; without a key, all of its tasks get the records."""
+    """End of a flow at a keyed operator: its input `number`, keyed by `key`; without a key, all of its tasks get the records.
+
+    A record whose key is null goes to the quarantine, unless the operator `takes_null_keys`.
+    """
 
     stage: str
     number: int
     key: KeyBy | None
+    takes_null_keys: bool = False
 
 
 @dataclass(frozen=True, slots=True)

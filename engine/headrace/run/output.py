@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import clock
-from headrace.api.graph import KeyBy
+from headrace.api.graph import NULL_KEY, KeyBy
 from headrace.errors import EngineBug
 from headrace.execution.element import Emitted
 from headrace.metrics import METRICS
@@ -38,6 +38,7 @@ from headrace.tables.schemas import KEYED_STATE, QUARANTINE
 TRANSIT = "transit"
 _LARGE = 32 << 20
 """Bytes of values from which on they are copied in parts: that takes 0.4 us a value more."""
+_NULL_KEY = encode(NULL_KEY)
 _TRIED_TWICE = 16
 """Number of records of a task for which a key function is called twice."""
 
@@ -233,7 +234,7 @@ class Transit(Outlet):
     maker: str
 
     def take(self, rows: Rows, /) -> None:
-        """Stage rows with their keys; a row without a key goes to quarantine.
+        """Stage rows with their keys; a row without a key goes to quarantine, unless the keyed stage takes such rows.
 
         Raises `UserFunctionError` for an invalid key, and for a record that columns cannot store.
         """
@@ -241,6 +242,8 @@ class Transit(Outlet):
             return
         columns = rows if isinstance(rows, ColumnarRows) else self._columns(rows)
         keys = self._keys(rows, columns)
+        if keys.null_count and self.to.takes_null_keys:
+            keys = keys.fill_null(_NULL_KEY)
         if keys.null_count:
             has_key = pc.is_valid(keys)
             self._refuse_without_key(columns.filter(pc.invert(has_key)))

@@ -9,11 +9,13 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from headrace.api.changelog_inference import may_retract
-from headrace.api.functions import KeyedCoProcessFunction, KeyedProcessFunction
+from headrace.api.functions import KeyedProcessFunction
 from headrace.api.graph import Emit
 from headrace.api.options import (
     GroupOptions,
+    JoinFunction,
     JoinType,
+    NullKeys,
     Ranks,
     Results,
     WindowFunction,
@@ -21,6 +23,7 @@ from headrace.api.options import (
     WindowOptions,
     Windows,
     check_how,
+    kept_null_keys,
     pairs,
 )
 from headrace.api.ttl import AnyTtl, ttl_of
@@ -103,6 +106,7 @@ def window_join_function(
     emit: Callable[[Any, Any], Any],
     how: JoinType,
     record: type[Any] | None,
+    null_keys: NullKeys,
 ) -> Joined:
     """Return the function of `WindowedStream.join`."""
     join = f"join '{name}'"
@@ -110,17 +114,28 @@ def window_join_function(
     check_how(join, how)
     sides = (windowed._stream.record_type(), other._stream.record_type())
     gives = emitted_type(join, emit, record, sides=sides, may_be_missing=(how.keeps_right, how.keeps_left))
-    joined = WindowJoin(left=sides[0], right=sides[1], gives=gives, kind=how.value, results=pairs(emit, how))
+    kept = kept_null_keys(join, null_keys, how)
+    joined = WindowJoin(
+        left=sides[0], right=sides[1], gives=gives, kind=how.value, results=pairs(emit, how), takes_null_keys=kept
+    )
     return _joining(join, windowed, joined), gives
 
 
 def window_match_function(
-    windowed: WindowedBase[Any], join: str, other: WindowedBase[Any], *, kind: str, results: Results
-) -> KeyedCoProcessFunction[Any, Any, Any]:
+    windowed: WindowedBase[Any],
+    join: str,
+    other: WindowedBase[Any],
+    *,
+    kind: str,
+    results: Results,
+    null_keys: NullKeys = NullKeys.QUARANTINE,
+) -> JoinFunction[Any, Any, Any]:
     """Return the function of `WindowedStream.semi_join` and `anti_join`."""
     _check_joined(join, windowed, other)
     left, right = windowed._stream.record_type(), other._stream.record_type()
-    return _joining(join, windowed, WindowJoin(left=left, right=right, gives=left, kind=kind, results=results))
+    kept = kept_null_keys(join, null_keys, JoinType.LEFT)
+    joined = WindowJoin(left=left, right=right, gives=left, kind=kind, results=results, takes_null_keys=kept)
+    return _joining(join, windowed, joined)
 
 
 def _check_joined(join: str, windowed: WindowedBase[Any], other: WindowedBase[Any]) -> None:
@@ -133,7 +148,7 @@ def _check_joined(join: str, windowed: WindowedBase[Any], other: WindowedBase[An
         raise ValueError(msg)
 
 
-def _joining(join: str, windowed: WindowedBase[Any], joined: WindowJoin) -> KeyedCoProcessFunction[Any, Any, Any]:
+def _joining(join: str, windowed: WindowedBase[Any], joined: WindowJoin) -> JoinFunction[Any, Any, Any]:
     try:
         return windowed._windows.joining(joined)
     except ValueError as error:

@@ -11,15 +11,14 @@ from typing import Annotated, Any, Self, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from headrace.api.changelog_inference import may_retract
-from headrace.api.functions import KeyedCoProcessFunction
 from headrace.api.graph import name_of
-from headrace.api.options import JoinType, check_how
+from headrace.api.options import JoinFunction, JoinType, NullKeys, check_how, kept_null_keys
 from headrace.api.services import LookupFunction, inner_lookup
 from headrace.api.ttl import AnyTtl, StateTtl, ttl_of, ttls_of_sides
 from headrace.api.types import check_function, check_plain, check_record, hints_of
 from headrace.stream.base import StreamBase
 
-Joined = tuple[KeyedCoProcessFunction[Any, Any, Any], type[Any]]
+Joined = tuple[JoinFunction[Any, Any, Any], type[Any]]
 """The function of a join, and the type of its results."""
 
 _WITH_LEFT = (JoinType.INNER, JoinType.LEFT)
@@ -39,6 +38,7 @@ def join_function(
     how: JoinType,
     within: tuple[timedelta, timedelta] | None,
     state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None,
+    null_keys: NullKeys,
 ) -> Joined:
     """Return the function of `Stream.join`."""
     join = f"join '{name}'"
@@ -48,10 +48,13 @@ def join_function(
     gives = emitted_type(join, emit, record, sides=sides, may_be_missing=(how.keeps_right, how.keeps_left))
     try:
         if within is None:
-            return _regular((stream, other), gives, emit=emit, how=how, state_ttl=state_ttl), gives
-        return _interval((stream, other), gives, emit=emit, how=how, within=within, state_ttl=state_ttl), gives
+            function = _regular((stream, other), gives, emit=emit, how=how, state_ttl=state_ttl)
+        else:
+            function = _interval((stream, other), gives, emit=emit, how=how, within=within, state_ttl=state_ttl)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{join}: {error}") from None
+    function.takes_null_keys = kept_null_keys(join, null_keys, how)
+    return function, gives
 
 
 def as_of_join_function(
@@ -63,6 +66,7 @@ def as_of_join_function(
     how: JoinType,
     record: type[Any] | None,
     state_ttl: AnyTtl | None,
+    null_keys: NullKeys,
 ) -> Joined:
     """Return the function of `Stream.join_as_of`."""
     from headrace.operators._as_of_join import as_of_join
@@ -77,7 +81,9 @@ def as_of_join_function(
     except (TypeError, ValueError) as error:
         raise type(error)(f"{join}: {error}") from None
     retracting = may_retract(stream._use())
-    return as_of_join(sides, gives, emit=emit, how=how, retracting=retracting, ttl=ttl), gives
+    function = as_of_join(sides, gives, emit=emit, how=how, retracting=retracting, ttl=ttl)
+    function.takes_null_keys = kept_null_keys(join, null_keys, how)
+    return function, gives
 
 
 def lookup_of(name: str, function: LookupFunction[Any, S], how: JoinType) -> LookupFunction[Any, S]:
@@ -95,7 +101,7 @@ def _regular(
     emit: Callable[..., Any],
     how: JoinType,
     state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None,
-) -> KeyedCoProcessFunction[Any, Any, Any]:
+) -> JoinFunction[Any, Any, Any]:
     from headrace.operators._regular_join import regular_join
 
     left, right = streams
@@ -113,7 +119,7 @@ def _interval(
     how: JoinType,
     within: object,
     state_ttl: object,
-) -> KeyedCoProcessFunction[Any, Any, Any]:
+) -> JoinFunction[Any, Any, Any]:
     from headrace.operators._interval_join import interval_join
 
     bounds = _bounds(within)

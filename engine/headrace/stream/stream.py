@@ -46,7 +46,7 @@ from headrace.api.graph import (
     UpsertMaterialize,
     name_of,
 )
-from headrace.api.options import JoinType, Ranks, WindowFunction, Windows, matched, unmatched
+from headrace.api.options import JoinType, NullKeys, Ranks, WindowFunction, Windows, matched, unmatched
 from headrace.api.records import RowKind
 from headrace.api.services import (
     AsyncRetryStrategy,
@@ -278,7 +278,9 @@ class Stream(StreamBase[R]):
     # ---------------------------------------------------------------------------------------------------- keyed
 
     def key_by(self, key: str | Callable[[R], Any], /, *more: str) -> Stream[R]:
-        """Key the stream by a field, by several, or by a function of the record; a record whose key is null goes to quarantine.
+        """Key the stream by a field, by several, or by a function of the record.
+
+        A record whose key is null goes to the quarantine, unless an outer join keeps it (`NullKeys`).
 
         A key is text, a whole number, a float, a truth value, or a tuple of them. Several fields make a tuple; a null
         field makes the key null. A function is plain, and depends on its argument alone; annotate its return type, so
@@ -622,6 +624,7 @@ class Stream(StreamBase[R]):
         how: JoinType = JoinType.INNER,
         within: tuple[timedelta, timedelta] | None = None,
         state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None = None,
+        null_keys: NullKeys = NullKeys.KEEP,
     ) -> OperatorStream[T]:
         """Join the records of two keyed streams whose keys are equal; this stream is the left side.
 
@@ -630,7 +633,8 @@ class Stream(StreamBase[R]):
         to retract a result.
 
         `how` says whether records without a match are in the result; `emit` then gets None for the side that is
-        missing.
+        missing. A record of such a side whose key is null matches nothing and is in the result, as in SQL;
+        `null_keys=NullKeys.QUARANTINE` sends it to the quarantine, as all other records with a null key.
 
         **With `within`**, an interval join: `other.time - this.time` lies from `low` to `high`, both included. Both
         sides only add records, and so does the result. A record without a match is emitted once the watermark has
@@ -646,7 +650,15 @@ class Stream(StreamBase[R]):
         the keys' types differ, and for an `emit` that does not fit.
         """
         function, gives = join_function(
-            self, name, other, emit=emit, record=record, how=how, within=within, state_ttl=state_ttl
+            self,
+            name,
+            other,
+            emit=emit,
+            record=record,
+            how=how,
+            within=within,
+            state_ttl=state_ttl,
+            null_keys=null_keys,
         )
         return self._operated(name, function, gives, other)
 
@@ -753,6 +765,7 @@ class Stream(StreamBase[R]):
         how: JoinType = JoinType.INNER,
         record: type[T] | None = None,
         state_ttl: AnyTtl | None = None,
+        null_keys: NullKeys = NullKeys.KEEP,
     ) -> OperatorStream[T]:
         """Join each record with the one of `versions` that is valid at its event time; both are keyed by the same type.
 
@@ -762,8 +775,8 @@ class Stream(StreamBase[R]):
 
         A record waits until the watermark reaches its event time, and is then emitted as `emit(record, version)`, with
         its own event time and row kind. Without a valid version, `JoinType.INNER` emits nothing, `JoinType.LEFT` emits
-        `emit(record, None)`. `emit` is plain; `record` is the type of its result, by default the one in its annotation.
-        A late record is dropped, or goes to the side output `late`. A late version holds for the records that still
+        `emit(record, None)`, also for a record whose key is null; `null_keys=NullKeys.QUARANTINE` sends that one to the quarantine.
+        `emit` is plain; `record` is the type of its result, by default the one in its annotation. A late record is dropped, or goes to the side output `late`. A late version holds for the records that still
         wait.
 
         A version is freed when the watermark reaches the next one. `state_ttl` bounds how long the last version of a
@@ -773,7 +786,7 @@ class Stream(StreamBase[R]):
         `TypeError` where the keys' types differ, and for an `emit` that does not fit.
         """
         function, gives = as_of_join_function(
-            self, name, versions, emit=emit, how=how, record=record, state_ttl=state_ttl
+            self, name, versions, emit=emit, how=how, record=record, state_ttl=state_ttl, null_keys=null_keys
         )
         return self._operated(name, function, gives, versions)
 
@@ -1100,12 +1113,14 @@ class WindowedStream(WindowedBase[R]):
         emit: Callable[[Any, Any], S],
         how: JoinType = JoinType.INNER,
         record: type[S] | None = None,
+        null_keys: NullKeys = NullKeys.KEEP,
     ) -> OperatorStream[S]:
         """Join the records of two streams that have the same key and lie in the same window.
 
         When the watermark reaches the window's end, `emit(left, right)` is emitted for each pair, with the event time
         `window_end - 1 ms`, in the order of their slices and of arrival. Where a key has records on one side alone,
         `how` decides: `JoinType.LEFT` and `FULL` emit `emit(left, None)`, `RIGHT` and `FULL` `emit(None, right)`.
+        There a record with a null key matches nothing and is in the result; `null_keys=NullKeys.QUARANTINE` sends it to the quarantine.
         `emit` is plain; `record` is the type of its result, by default the one in its annotation. A `-U` or `-D`
         removes a record from its windows.
 
@@ -1115,7 +1130,9 @@ class WindowedStream(WindowedBase[R]):
         Raises `ValueError` where the other side has other windows, and for sessions; `TypeError` where the keys' types
         differ, and for an `emit` that does not fit.
         """
-        function, gives = window_join_function(self, name, other, emit=emit, how=how, record=record)
+        function, gives = window_join_function(
+            self, name, other, emit=emit, how=how, record=record, null_keys=null_keys
+        )
         return self._stream._operated(name, function, gives, other._stream)
 
     def semi_join(self, name: str, other: WindowedStream[T], /) -> OperatorStream[R]:
@@ -1127,12 +1144,17 @@ class WindowedStream(WindowedBase[R]):
         function = window_match_function(self, f"semi_join '{name}'", other, kind="semi", results=matched)
         return self._stream._operated(name, function, self._stream.record_type(), other._stream)
 
-    def anti_join(self, name: str, other: WindowedStream[T], /) -> OperatorStream[R]:
-        """Keep the records whose key has no record of `other` in the same window: `NOT IN` and `NOT EXISTS` of Flink SQL's window joins.
+    def anti_join(
+        self, name: str, other: WindowedStream[T], /, *, null_keys: NullKeys = NullKeys.KEEP
+    ) -> OperatorStream[R]:
+        """Keep the records whose key has no record of `other` in the same window: `NOT EXISTS` of Flink SQL's window joins.
 
+        A record with a null key has no match, so it is kept; `null_keys=NullKeys.QUARANTINE` sends it to the quarantine.
         Everything else is as for `semi_join`.
         """
-        function = window_match_function(self, f"anti_join '{name}'", other, kind="anti", results=unmatched)
+        function = window_match_function(
+            self, f"anti_join '{name}'", other, kind="anti", results=unmatched, null_keys=null_keys
+        )
         return self._stream._operated(name, function, self._stream.record_type(), other._stream)
 
 

@@ -20,7 +20,7 @@ from headrace.api.functions import (
     input_methods,
     listed_methods,
 )
-from headrace.api.graph import KeyBy
+from headrace.api.graph import NULL_KEY, KeyBy, OperatorFunction
 from headrace.api.records import RowKind
 from headrace.api.types import check_function
 from headrace.execution.bound_function import declared_states
@@ -391,6 +391,8 @@ class KeyedHarness(Generic[R]):
 
     def _key_of(self, record: Any, input_: int) -> bytes:
         key = self._key_readers[input_](record)
+        if key is None and isinstance(self.function, OperatorFunction) and input_ in self.function.takes_null_keys:
+            return encode(NULL_KEY)
         if key is None:
             msg = f"the key is null in {record}: no function of a job gets such a record, it goes to quarantine"
             raise ValueError(msg)

@@ -8,7 +8,7 @@ from itertools import product
 
 import msgspec
 
-from headrace import JoinType, KeyedProcessFunction, Lifetime, Pipeline, RowKind, Struct, Timestamp
+from headrace import JoinType, KeyedProcessFunction, Lifetime, NullKeys, Pipeline, RowKind, Struct, Timestamp
 
 
 class Order(Struct, frozen=True):
@@ -47,7 +47,8 @@ class Log(KeyedProcessFunction[Row, Change]):
 
 
 def item_of(row: Row) -> str:
-    return (row.order or row.offer).item
+    item = (row.order or row.offer).item
+    return "none" if item is None else item
 
 
 def sources(row_kind=None, lag=0, name="joins"):
@@ -58,10 +59,10 @@ def sources(row_kind=None, lag=0, name="joins"):
     return result, orders, result.source("offers", Offer, **options).key_by("item")
 
 
-def joined(how=JoinType.INNER, *, row_kind="kind", lag=0, state_ttl=Lifetime.FOREVER):
+def joined(how=JoinType.INNER, *, row_kind="kind", lag=0, state_ttl=Lifetime.FOREVER, null_keys=NullKeys.KEEP):
     """Return the stream of a regular join."""
     _, orders, offers = sources(row_kind, lag)
-    return orders.join("joined", offers, emit=Row.of, how=how, state_ttl=state_ttl)
+    return orders.join("joined", offers, emit=Row.of, how=how, state_ttl=state_ttl, null_keys=null_keys)
 
 
 def regular_pipeline(how, **options):
@@ -69,11 +70,11 @@ def regular_pipeline(how, **options):
     return joined(how, **options).key_by(item_of).process("log", Log()).sink("log")
 
 
-def near(low, high, *, how=JoinType.INNER, lag=0):
+def near(low, high, *, how=JoinType.INNER, lag=0, null_keys=NullKeys.KEEP):
     """Return the stream of an interval join; lengths in ms."""
     _, orders, offers = sources(lag=lag)
     bounds = (timedelta(milliseconds=low), timedelta(milliseconds=high))
-    return orders.join("near", offers, emit=Row.of, how=how, within=bounds)
+    return orders.join("near", offers, emit=Row.of, how=how, within=bounds, null_keys=null_keys)
 
 
 def interval_pipeline(low, high, **options):
@@ -94,10 +95,13 @@ def text(row):
 
 
 def sql_join(how, orders, offers):
-    """Return the result of a SQL join of two tables, sorted: every pair by a plain double loop, and the unmatched records."""
-    pairs = [Row(order, other) for order, other in product(orders, offers) if order.item == other.item]
-    left = [Row(order, None) for order in orders if order.item not in {other.item for other in offers}]
-    right = [Row(None, other) for other in offers if other.item not in {order.item for order in orders}]
+    """Return the result of a SQL join of two tables, sorted: every pair by a plain double loop, and the unmatched records.
+
+    A null item equals none.
+    """
+    pairs = [Row(*pair) for pair in product(orders, offers) if pair[0].item == pair[1].item is not None]
+    left = [Row(order, None) for order in orders if order.item not in {other.item for other in offers} - {None}]
+    right = [Row(None, other) for other in offers if other.item not in {order.item for order in orders} - {None}]
     return sorted(map(text, [*pairs, *(left if how.keeps_left else []), *(right if how.keeps_right else [])]))
 
 

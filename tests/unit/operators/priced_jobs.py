@@ -10,13 +10,13 @@ from headrace.operators import Rank, Session, Sum, Tumbling
 
 
 class Order(Struct, frozen=True):
-    currency: str
+    currency: str | None
     at: Timestamp
     cents: int
 
 
 class Rate(Struct, frozen=True):
-    currency: str
+    currency: str | None
     at: Timestamp
     rate: int
 
@@ -34,13 +34,13 @@ class Priced(Struct, frozen=True):
 
 
 class Largest(Struct, frozen=True):
-    currency: str
+    currency: str | None
     rank: Annotated[int, Rank()]
     cents: int
 
 
 class Visit(Struct, frozen=True):
-    currency: str
+    currency: str | None
     window_start: Timestamp
     cents: Annotated[int, Sum("cents")]
 

@@ -58,7 +58,7 @@ def by_hand(bounds, records, how=JoinType.INNER, now=1000):
         (order, offer)
         for order in orders
         for offer in offers
-        if order.item == offer.item and low <= offer.at - order.at <= high
+        if order.item == offer.item is not None and low <= offer.at - order.at <= high
     ]
     joined_orders = [order for order, _ in pairs]
     joined_offers = [offer for _, offer in pairs]

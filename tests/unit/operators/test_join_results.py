@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from datetime import timedelta
+from functools import partial
 from typing import Annotated
 
+import duckdb
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import JoinType, Lifetime, RowKind, Struct, Timestamp
+from headrace import JoinType, Lifetime, NullKeys, RowKind, Struct, Timestamp
 from headrace.errors import StateSchemaError
 from headrace.operators import Count, Tumbling
 from headrace.testing import PipelineHarness
@@ -68,16 +71,25 @@ def with_retractions(records, chance):
     return changes, here, unmatched
 
 
+def is_joined(how, record):
+    """Return whether a join takes a record: one without a key only where its side is in the result without a match."""
+    is_kept = how.keeps_left if isinstance(record, Order) else how.keeps_right
+    return record.item is not None or is_kept
+
+
+def on_joined_sides(how, *sides):
+    return [[record for record in side if is_joined(how, record)] for side in sides]
+
+
 def check_regular(how, orders, offers, seed, backend):
     chance = random.Random(seed)
     ordered, orders_left, unmatched1 = with_retractions(orders, chance)
     offered, offers_left, unmatched2 = with_retractions(offers, chance)
     harness = PipelineHarness(regular_pipeline(how), backend=backend, **options(chance))
     run(harness, {"orders": ordered, "offers": offered}, chance)
-    keyed = [[record for record in left if record.item is not None] for left in (orders_left, offers_left)]
-    assert table_of(harness.sink("log")) == sql_join(how, *keyed)
-    refused = [record for record, _ in [*ordered, *offered] if record.item is None]
-    refused += [record for record in [*unmatched1, *unmatched2] if record.item is not None]
+    assert table_of(harness.sink("log")) == sql_join(how, *on_joined_sides(how, orders_left, offers_left))
+    without_key = [record for record, _ in [*ordered, *offered] if not is_joined(how, record)]
+    refused = [*without_key, *(record for record in [*unmatched1, *unmatched2] if is_joined(how, record))]
     assert sorted(row["raw"] for row in harness.table("quarantine").to_pylist()) == sorted(map(text, refused))
 
 
@@ -106,8 +118,8 @@ def check_interval(bounds, how, orders, offers, seed, backend):
         chance,
     )
     late = [harness.sink("late_orders"), harness.sink("late_offers")]
-    keyed = [record for rows in inputs for record in rows if record.item is not None]
-    nameless = [record for rows in inputs for record in rows if record.item is None]
+    keyed = [record for rows in inputs for record in rows if is_joined(how, record)]
+    nameless = [record for rows in inputs for record in rows if not is_joined(how, record)]
     assert sorted(map(text, harness.sink("pairs"))) == by_hand(bounds, keyed, how)
     assert late == [[], []]
     assert sorted(row["raw"] for row in harness.table("quarantine").to_pylist()) == sorted(map(text, nameless))
@@ -129,6 +141,45 @@ def test_interval_joins_equal_a_loop(bounds, how, orders, offers, seed):
 @given(bounds=BOUNDS, how=st.sampled_from(JoinType), orders=ORDERS, offers=OFFERS, seed=SEEDS)
 def test_every_backend_joins_like_a_loop(backend, bounds, how, orders, offers, seed):
     check_interval(bounds, how, orders, offers, seed, backend)
+
+
+@pytest.mark.parametrize("pipeline_of", [regular_pipeline, partial(interval_pipeline, 0, 7)])
+def test_null_keys_go_to_the_quarantine_where_asked(pipeline_of):
+    harness = PipelineHarness(pipeline_of(how=JoinType.FULL, null_keys=NullKeys.QUARANTINE))
+    harness.feed("orders", [Order(None, 1), Order("a", 1)])
+    harness.feed("offers", [Offer(None, 1)])
+    harness.run(end_of_input=True)
+    rows = harness.table("quarantine").to_pylist()
+    assert sorted(row["raw"] for row in rows) == sorted(map(text, [Order(None, 1), Offer(None, 1)]))
+    assert {row["error"] for row in rows} == {"the key (item) is null"}
+
+
+def test_kept_null_key_moves_the_watermark():
+    harness = PipelineHarness(interval_pipeline(0, 7, how=JoinType.LEFT), bucket=1)
+    harness.feed("orders", [Order("a", 1), Order(None, 100)])
+    harness.feed("offers", [Offer("b", 100)])
+    harness.run()
+    assert [row.order.item for row in harness.sink("pairs")] == ["a"]
+
+
+@pytest.mark.parametrize("how", JoinType)
+@examples(20)
+@given(orders=ORDERS, offers=OFFERS)
+def test_loop_of_these_tests_joins_as_duckdb(how, orders, offers):
+    tables = [
+        pa.Table.from_pylist(
+            [{"item": row.item, "row": text(row)} for row in rows],
+            pa.schema([("item", pa.string()), ("row", pa.string())]),
+        )
+        for rows in (orders, offers)
+    ]
+    with duckdb.connect() as connection:
+        connection.register("o", tables[0])
+        connection.register("f", tables[1])
+        kind = how.value
+        rows = connection.sql(f"SELECT o.row, f.row FROM o {kind} JOIN f ON o.item = f.item").fetchall()
+    joined = [f'{{"order":{order or "null"},"offer":{offer or "null"}}}' for order, offer in rows]
+    assert sorted(joined) == sql_join(how, orders, offers)
 
 
 def test_changed_join_type_refuses_stored_state():

@@ -115,14 +115,16 @@ class UpsertMaterialize:
     def inferred_key(self, changes: StreamChanges) -> tuple[str, ...] | None:
         """Return the upsert key that the changes themselves have; None where rows are to be found as a whole.
 
-        It is the key of upserts. Else it is the primary key, if that is unique in the changes, so that the sink needs no history;
-        unless something else asks for one, or a log of every change would get other rows.
+        It is the key of upserts. Else it is the primary key, if that is unique in the changes, or if no row is ever taken back, so
+        that the sink needs no history; unless something else asks for one, or a log of every change would get other rows.
         """
         if changes.mode.is_upsert:
             return changes.mode.key or None
         asks_for_history = self.force or self.ttl is not None or self.on_conflict is not OnConflict.KEEP_HISTORY
         if asks_for_history or self.emit is Emit.EVERY_CHANGE:
             return None
+        if changes.mode.is_insert and changes.is_known:
+            return self.primary_key
         return next((self.primary_key for key in changes.unique if {*key} == {*self.primary_key}), None)
 
     @property

@@ -24,6 +24,9 @@ from headrace.operators._accumulators import (
 )
 from headrace.operators._value_types import NUMBERS, ORDERED, ValueType, named, value_type
 
+_MOST_DIGITS = 38
+_SCALE_OF_MEANS = 6
+
 Value = str | Callable[[Any], Any]
 """Value that is aggregated: a field of the record, or a function of it."""
 
@@ -63,6 +66,10 @@ class Aggregate(abc.ABC):
         """Return the type of the result for values of a type. Raises `TypeError` for values that cannot be aggregated."""
         del shown
         return value
+
+    def widened(self, result: ValueType) -> ValueType:
+        """Return the type of the result with the digits that it gets where no annotation declares them."""
+        return result
 
     @abc.abstractmethod
     def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:
@@ -116,6 +123,10 @@ class _Adding(Aggregate):
             raise TypeError(msg)
         return value
 
+    def widened(self, result: ValueType) -> ValueType:
+        """Return the type of the result with as many digits as a decimal can have, and the scale of the values."""
+        return result if result.digits is None else replace(result, digits=(_MOST_DIGITS, result.digits[1]))
+
 
 @dataclass(frozen=True, slots=True)
 class Sum(_Adding):
@@ -141,7 +152,15 @@ class Avg(_Adding):
     def checked(self, value: ValueType, shown: Value | None) -> ValueType:
         """Return the type of the result for values of a type. Raises `TypeError` for values that cannot be aggregated."""
         value = _Adding.checked(self, value, shown)
-        return replace(value, type=Decimal if value.type is Decimal else float)
+        return replace(value, type=Decimal if value.type is Decimal else float, unit=None)
+
+    def widened(self, result: ValueType) -> ValueType:
+        """Return the type of the result with as many digits as a decimal can have, six of them or more behind the point (SQL: AVG)."""
+        return (
+            result
+            if result.digits is None
+            else replace(result, digits=(_MOST_DIGITS, max(result.digits[1], _SCALE_OF_MEANS)))
+        )
 
     def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:
         """Return its accumulator, for a result of type `result` (without None)."""

@@ -92,7 +92,7 @@ class ResultRecord(WindowResult):
     ) -> AggregatedField:
         if isinstance(aggregate, AggregateFunction):
             shown = f"{type(aggregate).__name__}()"
-            self._check_type(name, wanted, _result_of(aggregate), shown)
+            self._check_type(name, wanted, result_of(aggregate), shown)
             return AggregatedField(name, shown, OwnAccumulator(aggregate), None, reader(None), None, can_retract=False)
         shown = str(aggregate)
         self._check_type(name, wanted, aggregate.type_of(self.takes), shown)
@@ -270,7 +270,7 @@ def _grouped(fields: Sequence[AggregatedField]) -> _Additions:
     return [(wheres[where], [*reads.values()]) for where, reads in groups.items()]
 
 
-def _result_of(function: AggregateFunction[Any, Any, Any]) -> ValueType:
+def result_of(function: AggregateFunction[Any, Any, Any]) -> ValueType:
     """Return the type of a function's results, as its class names it."""
     for cls in type(function).__mro__:
         for base in getattr(cls, "__orig_bases__", ()):

@@ -232,7 +232,7 @@ def _modes(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
             what = "a side output" if before.side is not None else "the stream before it"
             yield (
                 f"sinks.{name}.mode",
-                f"merge needs a primary key, and {what} has none: add upsert_materialize() before the sink, or write mode: append",
+                f'merge needs a primary key, and {what} has none: give the sink its key, as in sink("{name}", key=(...)), or write mode: append',
             )
     for name in kindless_sinks(config, pipeline):
         if config.sinks[name].kind.only_appended is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, cast
 
@@ -44,39 +44,77 @@ class WindowedBase(Generic[R]):
 def aggregate_function(
     stream: StreamBase[Any],
     name: str,
-    result: type[Any],
+    result: type[Any] | None,
+    aggregates: Mapping[str, Any],
     *,
     emit: Emit,
     retract: bool,
     retracting: bool | None,
     state_ttl: AnyTtl | None,
-) -> KeyedProcessFunction[Any, Any]:
-    """Return the function of `Stream.aggregate`."""
+) -> tuple[KeyedProcessFunction[Any, Any], type[Any]]:
+    """Return the function of `Stream.aggregate`, and the type of its results."""
     from headrace.operators._group_aggregation import group_aggregation
 
     taker = f"aggregate '{name}'"
     stream._check_keyed(taker)
-    check_record(taker, result)
+    gives = _result_type(taker, name, stream, result, aggregates, windowed=False)
     assert stream._key is not None  # noqa: S101 - checked above
     takes_back = may_retract(stream._use()) if retracting is None else retracting
     try:
         ttl = ttl_of(state_ttl, kept="the aggregates of each key", after="a key without records is forgotten")
         options = GroupOptions(key=stream._key, emit=emit, retract=retract, retracting=takes_back, ttl=ttl)
-        return group_aggregation(stream.record_type(), result, options)
+        return group_aggregation(stream.record_type(), gives, options), gives
     except (TypeError, ValueError) as error:
         raise type(error)(f"{taker}: {error}") from None
 
 
 def window_aggregate_function(
-    windowed: WindowedBase[Any], name: str, result: type[Any], *, allowed_lateness: timedelta, early: timedelta | None
-) -> WindowFunction[Any, Any]:
-    """Return the function of `WindowedStream.aggregate`."""
-    check_record(f"aggregate '{name}'", result)
+    windowed: WindowedBase[Any],
+    name: str,
+    result: type[Any] | None,
+    aggregates: Mapping[str, Any],
+    *,
+    allowed_lateness: timedelta,
+    early: timedelta | None,
+) -> tuple[WindowFunction[Any, Any], type[Any]]:
+    """Return the function of `WindowedStream.aggregate`, and the type of its results."""
     stream, options = windowed._stream, _options(windowed, allowed_lateness, early)
+    gives = _result_type(f"aggregate '{name}'", name, stream, result, aggregates, windowed=True)
     try:
-        return windowed._windows.aggregation(stream.record_type(), result, options)
+        return windowed._windows.aggregation(stream.record_type(), gives, options), gives
     except (TypeError, ValueError) as error:
         raise type(error)(f"aggregate '{name}': {error}") from None
+
+
+def _result_type(
+    taker: str,
+    name: str,
+    stream: StreamBase[Any],
+    result: type[Any] | None,
+    aggregates: Mapping[str, Any],
+    *,
+    windowed: bool,
+) -> type[Any]:
+    """Return the type of the results: the given one, or one with a field for each of the `aggregates`.
+
+    Raises `TypeError` for both, and for neither.
+    """
+    from headrace.operators._inferred_result import inferred_result
+
+    if (result is None) != bool(aggregates):
+        msg = (
+            f"{taker} takes a record type whose annotations define its fields, or aggregates by the names of their fields, as in "
+            f'aggregate("{name}", orders=Count()): {"neither is given" if result is None else "leave one of the two out"}'
+        )
+        raise TypeError(msg)
+    if result is not None:
+        check_record(taker, result)
+        return result
+    assert stream._key is not None  # noqa: S101 - both callers have looked
+    try:
+        return inferred_result(name, stream.record_type(), stream._key, aggregates, windowed=windowed)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{taker}: {error}") from None
 
 
 def window_top_function(

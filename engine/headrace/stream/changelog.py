@@ -40,6 +40,12 @@ def materializer_of(
     )
 
 
+def has_primary_key(stream: StreamBase[Any], fields: tuple[str, ...]) -> bool:
+    """Return whether the operator before gives a table with this primary key."""
+    operator = stream._node.operator
+    return isinstance(operator, UpsertMaterialize) and {*operator.primary_key} == {*fields}
+
+
 def keeper_of(
     stream: StreamBase[Any],
     name: str,

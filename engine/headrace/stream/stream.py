@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 import msgspec
 
-from headrace.api.changelog import ChangelogMode
+from headrace.api.changelog import UPSERTS_OF_UNKNOWN_KEY, ChangelogMode
 from headrace.api.functions import (
     AsyncFunction,
     KeyedBroadcastFunction,
@@ -85,10 +85,16 @@ from headrace.stream.aggregation import (
     window_top_function,
 )
 from headrace.stream.base import StreamBase
-from headrace.stream.changelog import keeper_of, lag_of, materializer_of, normalization
+from headrace.stream.changelog import has_primary_key, keeper_of, lag_of, materializer_of, normalization
 from headrace.stream.joins import as_of_join_function, join_function, lookup_of
 from headrace.stream.pipeline import PipelineGraph
 from headrace.stream.ranking import first_by_time_function, last_by_time_function, top_function
+
+if TYPE_CHECKING:
+    from headrace.api.states import AggregateFunction
+    from headrace.operators._aggregates import Aggregate
+
+    Aggregation = Aggregate | AggregateFunction[Any, Any, Any]
 
 R = TypeVar("R", bound=msgspec.Struct)
 S = TypeVar("S", bound=msgspec.Struct)
@@ -425,12 +431,21 @@ class Stream(StreamBase[R]):
         )
         return Stream(self._pipeline, self._pipeline._add(wait, self._use()), gives)
 
-    def sink(self, name: str, /) -> Pipeline:
+    def sink(self, name: str, /, *, key: str | tuple[str, ...] | None = None) -> Pipeline:
         """End the stream in the sink `name`, and return the pipeline.
 
-        Raises `ValueError` for a stream that is keyed, or a broadcast.
+        `key` is the field, or the fields, that tell the rows of the sink's table apart: the table has one row for each key. It stands for
+        `upsert_materialize` with this primary key and without further options, as the operator `NAME_rows`; it is also the key of a
+        stream of upserts that declares none. It may be left out behind operators that have a primary key.
+
+        Raises `ValueError` for a stream that is keyed, or a broadcast; for a field of `key` that the record lacks, and for another
+        key than that of a stream of upserts.
         """
         self._check_free(f"sink '{name}'")
+        fields = (key,) if isinstance(key, str) else key
+        if fields is not None and not has_primary_key(self, fields):
+            upsert_key = fields if self._changes.mode == UPSERTS_OF_UNKNOWN_KEY else None
+            return self.upsert_materialize(f"{name}_rows", primary_key=fields, upsert_key=upsert_key).sink(name)
         self._pipeline._add(SinkNode(name), self._use())
         return self._pipeline
 
@@ -443,7 +458,7 @@ class Stream(StreamBase[R]):
         *,
         primary_key: tuple[str, ...],
         upsert_key: tuple[str, ...] | None = None,
-        strategy: Strategy = Strategy.LEGACY,
+        strategy: Strategy = Strategy.ADAPTIVE,
         emit: Emit = Emit.NET_CHANGE,
         ttl: StateTtl | None = None,
         on_conflict: OnConflict = OnConflict.KEEP_HISTORY,
@@ -455,8 +470,8 @@ class Stream(StreamBase[R]):
         is the time after its insertion at which a row expires; nothing is emitted then. `on_conflict` says what happens
         to a second row of a key (FLIP-558). Where the upsert key is the primary key no history is kept, unless `force`: the last change
         of a key counts, and a retraction deletes the key. Without `upsert_key` it is taken from the graph: the key of a stream of
-        upserts, or the primary key where it is a unique key of the stream, as behind `aggregate`; but not with a `ttl`, a policy for
-        conflicts, or `Emit.EVERY_CHANGE`. Else rows are found as a whole.
+        upserts, or the primary key where it is a unique key of the stream, as behind `aggregate`, or where the stream has inserts
+        alone; but not with a `ttl`, a policy for conflicts, or `Emit.EVERY_CHANGE`. Else rows are found as a whole.
 
         Raises `ValueError` without a primary key, for a field that the record lacks, and for a `ttl` that is renewed by
         reading, shows expired rows, is prolonged by pauses, or expires rows inserted in event time by processing time.
@@ -569,17 +584,44 @@ class Stream(StreamBase[R]):
 
     # ------------------------------------------------------------------------------- aggregates, joins, ranks
 
+    @overload
     def aggregate(
         self,
         name: str,
         result: type[S],
         /,
         *,
+        emit: Emit = ...,
+        retract: bool = ...,
+        retracting: bool | None = ...,
+        state_ttl: AnyTtl | None = ...,
+    ) -> OperatorStream[S]: ...
+
+    @overload
+    def aggregate(
+        self,
+        name: str,
+        /,
+        *,
+        emit: Emit = ...,
+        retract: bool = ...,
+        retracting: bool | None = ...,
+        state_ttl: AnyTtl | None = ...,
+        **aggregates: Aggregation,
+    ) -> OperatorStream[Any]: ...
+
+    def aggregate(
+        self,
+        name: str,
+        result: type[Any] | None = None,
+        /,
+        *,
         emit: Emit = Emit.EVERY_CHANGE,
         retract: bool = True,
         retracting: bool | None = None,
         state_ttl: AnyTtl | None = None,
-    ) -> OperatorStream[S]:
+        **aggregates: Aggregation,
+    ) -> OperatorStream[Any]:
         """Aggregate all records of each key, and emit each change of the result (SQL: `GROUP BY`); needs `key_by` before it.
 
         `result` is a record type. Its annotations define each field:
@@ -589,7 +631,9 @@ class Stream(StreamBase[R]):
                 orders: Annotated[int, Count()]        # an aggregate of headrace.operators, or an AggregateFunction
                 cents: Annotated[int, Sum("cents")]
 
-        Every field may be left out. After a `key_by` with a function, the field `key` holds the key. The first result of
+        Every field may be left out. After a `key_by` with a function, the field `key` holds the key. Without a type, each aggregate is given
+        by the name of its field, as in `aggregate("spent", orders=Count(), cents=Sum("cents"), state_ttl=...)`: the result then
+        has the key and these fields, a sum of decimals has 38 digits. The first result of
         a key is an insert (`+I`). Later ones replace it: `-U` with the old result and its event time, then `+U` with the
         new one and the event time of the record. A record that changes nothing emits nothing. When all records of a key
         are retracted, its result is deleted (`-D`). A retraction of a key without records, or one that some aggregate
@@ -608,10 +652,10 @@ class Stream(StreamBase[R]):
         lacks, and for a stream that retracts records where an aggregate cannot; `TypeError` for a field whose
         annotation does not define it, or has another type than its aggregate gives.
         """
-        function = aggregate_function(
-            self, name, result, emit=emit, retract=retract, retracting=retracting, state_ttl=state_ttl
+        function, gives = aggregate_function(
+            self, name, result, aggregates, emit=emit, retract=retract, retracting=retracting, state_ttl=state_ttl
         )
-        return self._operated(name, function, result)
+        return self._operated(name, function, gives)
 
     def join(
         self,
@@ -1004,15 +1048,32 @@ class WindowedStream(WindowedBase[R]):
         self._stream = stream
         self._windows = windows
 
+    @overload
+    def aggregate(
+        self, name: str, result: type[S], /, *, allowed_lateness: timedelta = ..., early: timedelta | None = ...
+    ) -> AggregatedStream[S]: ...
+
+    @overload
     def aggregate(
         self,
         name: str,
-        result: type[S],
+        /,
+        *,
+        allowed_lateness: timedelta = ...,
+        early: timedelta | None = ...,
+        **aggregates: Aggregation,
+    ) -> AggregatedStream[Any]: ...
+
+    def aggregate(
+        self,
+        name: str,
+        result: type[Any] | None = None,
         /,
         *,
         allowed_lateness: timedelta = timedelta(0),
         early: timedelta | None = None,
-    ) -> AggregatedStream[S]:
+        **aggregates: Aggregation,
+    ) -> AggregatedStream[Any]:
         """Emit one `result` for each key and window that has records, when the watermark reaches the window's end.
 
         `result` is a record type. Its annotations define each field:
@@ -1024,7 +1085,9 @@ class WindowedStream(WindowedBase[R]):
                 orders: Annotated[int, Count()]        # an aggregate of headrace.operators, or an AggregateFunction
                 cents: Annotated[int, Sum("cents")]
 
-        Every field may be left out. After a `key_by` with a function, the field `key` holds the key. Results have the
+        Every field may be left out. After a `key_by` with a function, the field `key` holds the key. Without a type, each aggregate is given
+        by the name of its field, as in `aggregate("revenue", orders=Count(), cents=Sum("cents"))`: the result then has the key,
+        `window_start`, `window_end` and these fields. Results have the
         event time `window_end - 1 ms`, and the first one of a window is an insert (`+I`).
 
         A record that arrives after its window has fired, but before the watermark passes the window's end by
@@ -1041,8 +1104,10 @@ class WindowedStream(WindowedBase[R]):
         gives; `ValueError` for a negative lateness, an early step below 1 ms, a field that the record lacks, and a
         stream that retracts records where an aggregate cannot.
         """
-        function = window_aggregate_function(self, name, result, allowed_lateness=allowed_lateness, early=early)
-        return self._stream._aggregated(name, function, result)
+        function, gives = window_aggregate_function(
+            self, name, result, aggregates, allowed_lateness=allowed_lateness, early=early
+        )
+        return self._stream._aggregated(name, function, gives)
 
     @overload
     def top(

@@ -123,8 +123,8 @@ def test_defaults_are_the_documented_ones(source):
     events, lookup, materializer = whole.operators
     assert (events.order_by, events.row_kind, events.out_of_orderness) == ((), None, timedelta(0))
     assert (lookup.mode, lookup.capacity, lookup.retry) == (OutputMode.UNORDERED, 100, NoRetry())
-    assert (materializer.strategy, materializer.emit) == (Strategy.LEGACY, Emit.NET_CHANGE)
-    assert materializer.upsert_key is None
+    assert (materializer.strategy, materializer.emit) == (Strategy.ADAPTIVE, Emit.NET_CHANGE)
+    assert materializer.upsert_key == ("name",)  # the stream has inserts alone
 
 
 def test_record_type_is_that_of_the_last_function(source, enriched):

@@ -36,7 +36,9 @@ def test_forced_materializer_is_shown_as_forced():
     assert explained(upsert_key=("key",), force=True)["history"].startswith("kept because of force=True")
 
 
-@pytest.mark.parametrize("more", [{}, {"on_conflict": OnConflict.ERROR}, {"upsert_key": ("key", "part")}])
+@pytest.mark.parametrize(
+    "more", [{"emit": Emit.EVERY_CHANGE}, {"on_conflict": OnConflict.ERROR}, {"upsert_key": ("key", "part")}]
+)
 def test_needed_materializer_is_shown_as_kept(more):
     assert explained(**more)["history"] == "kept"
 

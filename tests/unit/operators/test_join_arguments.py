@@ -31,7 +31,11 @@ def join(emit=Row.of, row_kind=None, **options):
         ),
         ({**NEAR, **KEPT}, ValueError, "join 'j': with within=... the watermark frees the state: leave state_ttl out"),
         ({**KEPT, "how": "left"}, TypeError, "how must be a JoinType, such as JoinType.LEFT, not 'left'"),
-        ({**KEPT, "null_keys": "keep"}, TypeError, "null_keys must be NullKeys.KEEP or NullKeys.QUARANTINE, not 'keep'"),
+        (
+            {**KEPT, "null_keys": "keep"},
+            TypeError,
+            "null_keys must be NullKeys.KEEP or NullKeys.QUARANTINE, not 'keep'",
+        ),
         ({"within": DAY}, TypeError, r"within must be two timedeltas, \(low, high\), not"),
         ({"within": (0, 5)}, TypeError, r"within must be two timedeltas, \(low, high\), not \(0, 5\)"),
         ({"within": (DAY, timedelta(0))}, ValueError, "must begin with the smaller bound"),

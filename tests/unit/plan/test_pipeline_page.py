@@ -35,7 +35,7 @@ def page(monkeypatch):
 
 def test_branches_are_planned(page):
     plan = plan_stages(page(1).pipeline)
-    assert [stage.name for stage in plan.keyed] == ["totals", "latest"]
+    assert [stage.name for stage in plan.keyed] == ["totals", "totals_rows"]
     assert plan.groups == (("orders", "refunds"),)
 
 

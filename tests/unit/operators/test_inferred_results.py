@@ -1,0 +1,213 @@
+"""Aggregates that code names one by one give a record type of their own, with the results of a declared type."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from decimal import Decimal
+from typing import Annotated
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import AggregateFunction, Digits, Lifetime, Pipeline, RowKind, Struct, Timestamp
+from headrace.api.records import digits_of, unit_of
+from headrace.operators import ArgMax, Avg, Count, CountDistinct, First, Max, Sum, Tumbling
+from headrace.testing import PipelineHarness
+from tests.unit.support.fuzzing import examples
+
+Money = Annotated[Decimal, Digits(12, 2)]
+
+
+class Sale(Struct, frozen=True):
+    customer: str | None
+    at: Timestamp
+    cents: int
+    amount: Money
+    city: str | None = None
+
+
+class Declared(Struct, frozen=True):
+    customer: str
+    sales: Annotated[int, Count()]
+    cents: Annotated[int, Sum("cents")]
+    latest: Annotated[Timestamp, Max("at")]
+    cities: Annotated[int, CountDistinct("city")]
+
+
+class Longest(AggregateFunction[Sale, int, int]):
+    def create_accumulator(self):
+        return 0
+
+    def add(self, value, accumulator):
+        return max(accumulator, len(value.city or ""))
+
+    def get_result(self, accumulator):
+        return accumulator
+
+    def merge(self, one, other):
+        return max(one, other)
+
+
+ONE_BY_ONE = {"sales": Count(), "cents": Sum("cents"), "latest": Max("at"), "cities": CountDistinct("city")}
+SALES = st.lists(
+    st.builds(
+        Sale,
+        st.sampled_from("abc"),
+        st.integers(0, 50),
+        st.integers(0, 9),
+        st.decimals(0, 99, places=2),
+        st.sampled_from([None, "x", "y"]),
+    ),
+    max_size=12,
+)
+
+
+def keyed():
+    pipeline = Pipeline("shop")
+    return pipeline.source("sales", Sale, event_time="at", out_of_orderness=timedelta(seconds=1)).key_by("customer")
+
+
+def types_of(stream):
+    return {field.name: field.type for field in msgspec.structs.fields(stream.record_type())}
+
+
+def as_texts(rows):
+    return sorted(msgspec.json.encode(row).decode() for row in rows)
+
+
+def end_of(pipeline, sales, seed):
+    """Return the rows of the sink after some micro-batches."""
+    harness, chance = PipelineHarness(pipeline, parallelism=2), random.Random(seed)
+    rest = list(sales)
+    while rest:
+        size = chance.randint(1, 5)
+        harness.feed("sales", rest[:size])
+        rest = rest[size:]
+        harness.run()
+    harness.run(end_of_input=True)
+    return as_texts(harness.sink("totals"))
+
+
+@examples(5)
+@given(sales=SALES, seed=st.integers(0, 99))
+def test_results_equal_those_of_a_declared_type(sales, seed):
+    declared = keyed().aggregate("totals", Declared, state_ttl=Lifetime.FOREVER)
+    declared = declared.upsert_materialize("latest", primary_key=("customer",)).sink("totals")
+    named = keyed().aggregate("totals", state_ttl=Lifetime.FOREVER, **ONE_BY_ONE).sink("totals", key="customer")
+    assert end_of(named, sales, seed) == end_of(declared, sales, seed)
+
+
+def test_result_has_key_window_and_aggregates():
+    stream = keyed().window(Tumbling(timedelta(seconds=1))).aggregate("per_second", **ONE_BY_ONE)
+    names = ["customer", "window_start", "window_end", "sales", "cents", "latest", "cities"]
+    assert list(types_of(stream)) == names
+    assert stream.record_type().__name__ == "PerSecond"
+
+
+def test_decimals_get_all_digits_and_times_stay_times():
+    stream = keyed().aggregate("totals", total=Sum("amount"), mean=Avg("amount"), state_ttl=Lifetime.FOREVER)
+    assert [digits_of(types_of(stream)[name]) for name in ("total", "mean")] == [(38, 2), (38, 6)]
+    kept = keyed().aggregate("totals", first=First("at"), state_ttl=Lifetime.FOREVER)
+    assert unit_of(types_of(kept)["first"]) == "ms"
+
+
+def test_values_that_may_be_missing_are_optional():
+    stream = keyed().aggregate(
+        "totals", dear=Sum("cents", where=lambda sale: sale.cents > 5), state_ttl=Lifetime.FOREVER
+    )
+    assert types_of(stream)["dear"].__origin__ == int | None
+
+
+def test_own_functions_and_keys_of_functions_work():
+    def city(sale: Sale) -> str | None:
+        return sale.city
+
+    pipeline = Pipeline("shop")
+    source = pipeline.source("sales", Sale, event_time="at").key_by(city)
+    stream = source.aggregate(
+        "totals", longest=Longest(), best=ArgMax("customer", by="cents"), state_ttl=Lifetime.FOREVER
+    )
+    assert list(types_of(stream)) == ["key", "longest", "best"]
+    assert end_of(stream.sink("totals", key="key"), [Sale("a", 1, 2, Decimal(1), "xy")], 0) == [
+        '{"key":"xy","longest":2,"best":"a"}'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({}, TypeError, "neither is given"),
+        ({"sales": 5}, TypeError, r"sales=5 is no aggregate, such as Count\(\)"),
+        ({"customer": Count()}, ValueError, "the result has a field 'customer' already"),
+        ({"cents": Sum(lambda sale: sale.cents)}, TypeError, "the type of cents=Sum"),
+        ({"cents": Sum("prize")}, ValueError, "prize"),
+        ({"cents": Sum("customer")}, TypeError, "only int, float and Decimal can be added up"),
+    ],
+)
+def test_unclear_results_are_refused(arguments, error, message):
+    with pytest.raises(error, match="aggregate 'totals'.*" + message):
+        keyed().aggregate("totals", state_ttl=Lifetime.FOREVER, **arguments)
+    with pytest.raises(error, match="aggregate 'totals'.*" + message):
+        keyed().window(Tumbling(timedelta(seconds=1))).aggregate("totals", **arguments)
+
+
+def test_type_and_aggregates_together_are_refused():
+    with pytest.raises(TypeError, match="leave one of the two out"):
+        keyed().aggregate("totals", Declared, n=Count(), state_ttl=Lifetime.FOREVER)
+
+
+def test_key_function_without_annotation_needs_a_type():
+    source = Pipeline("shop").source("sales", Sale, event_time="at")
+    with pytest.raises(TypeError, match="the type of the key is not known: annotate what <lambda> returns"):
+        source.key_by(lambda sale: sale.city).aggregate("totals", n=Count(), state_ttl=Lifetime.FOREVER)
+
+
+# ------------------------------------------------------------------------------------------------ sinks with a key
+
+
+def test_sink_by_key_keeps_no_history_of_inserts():
+    pipeline = Pipeline("shop")
+    pipeline.source("sales", Sale, event_time="at").sink("totals", key=("customer",))
+    (materializer,) = [operator for operator in pipeline.operators if operator.name == "totals_rows"]
+    assert (materializer.primary_key, materializer.upsert_key, materializer.is_needed) == (
+        ("customer",),
+        ("customer",),
+        False,
+    )
+
+
+@examples(5)
+@given(sales=SALES, seed=st.integers(0, 99))
+def test_sink_by_key_has_the_last_row(sales, seed):
+    pipeline = Pipeline("shop")
+    pipeline.source("sales", Sale, event_time="at").sink("totals", key="customer")
+    last = {sale.customer: sale for sale in sales}
+    assert end_of(pipeline, sales, seed) == as_texts(last.values())
+
+
+def test_sink_by_key_forgets_rows_taken_back():
+    class Change(Sale, frozen=True, kw_only=True):
+        kind: str = "+I"
+
+    pipeline = Pipeline("shop")
+    pipeline.source("sales", Sale, event_time="at", row_kind="kind").sink("totals", key="customer")
+    harness = PipelineHarness(pipeline)
+    one, other = Sale("a", 1, 1, Decimal(1)), Sale("a", 2, 2, Decimal(2))
+    harness.feed("sales", [one, other, other], kinds=[RowKind.INSERT, RowKind.INSERT, RowKind.DELETE])
+    harness.run(end_of_input=True)
+    assert harness.sink("totals") == [one]
+
+
+def test_sink_takes_the_key_of_the_operator_before():
+    pipeline = Pipeline("shop")
+    source = pipeline.source("sales", Sale, event_time="at")
+    source.first_value("firsts", key=("customer", "cents")).sink("totals", key=("cents", "customer"))
+    assert [operator.name for operator in pipeline.operators] == ["sales", "firsts", "totals"]
+
+
+def test_field_that_the_record_lacks_is_no_key():
+    with pytest.raises(ValueError, match="prize"):
+        Pipeline("shop").source("sales", Sale, event_time="at").sink("totals", key="prize")

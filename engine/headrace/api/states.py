@@ -441,6 +441,15 @@ class AggregateFunction(abc.ABC, Generic[In, Acc, Out]):
     def merge(self, one: Acc, other: Acc, /) -> Acc:
         """Return an accumulator of all values of both. Called when namespaces are merged."""
 
+    def retract(self, value: In, accumulator: Acc, /) -> Acc:
+        """Return the accumulator without `value`, which was added before. Override it if the records may be taken back (`-U`, `-D`).
+
+        Raises `NotImplementedError` unless it is overridden: aggregates then refuse a stream that may take records back.
+        """
+        del value, accumulator
+        msg = f"{type(self).__name__} has no method retract(): it cannot take a value back"
+        raise NotImplementedError(msg)
+
 
 class AggregatingState(State, Generic[In, Acc, Out]):
     """One accumulator for each key; it takes values of one type and returns a result of another."""

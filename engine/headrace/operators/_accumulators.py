@@ -62,14 +62,17 @@ class Accumulator(abc.ABC):
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
         """Return the state with a value (never None) added."""
 
-    def may_hold(self, state: Any, value: Any, /) -> bool:
+    can_remove: bool = False
+    """True: values can be removed again."""
+
+    def may_hold(self, state: Any, value: Any, change: Change, /) -> bool:
         """Return whether a value (never None) may have been added before: false only where it surely was not.
 
         Raises `NotImplementedError` where values cannot be removed.
         """
         raise NotImplementedError
 
-    def remove(self, state: Any, value: Any, /) -> Any:
+    def remove(self, state: Any, value: Any, change: Change, /) -> Any:
         """Return the state with a value removed that it `may_hold`. Raises `NotImplementedError` where values cannot be removed."""
         raise NotImplementedError
 
@@ -94,6 +97,8 @@ class Accumulator(abc.ABC):
 class CountAccumulator(Accumulator):
     """Number of values."""
 
+    can_remove = True
+
     type = int
 
     def create(self) -> int:
@@ -105,14 +110,14 @@ class CountAccumulator(Accumulator):
         del value, change
         return state + 1
 
-    def may_hold(self, state: int, value: Any, /) -> bool:
+    def may_hold(self, state: int, value: Any, change: Change, /) -> bool:
         """Return whether there are values."""
-        del value
+        del value, change
         return state > 0
 
-    def remove(self, state: int, value: Any, /) -> int:
+    def remove(self, state: int, value: Any, change: Change, /) -> int:
         """Return the state with a value removed."""
-        del value
+        del value, change
         return state - 1
 
     def together(self, state: int, values: BundledValues, /) -> Callable[[], int]:
@@ -131,6 +136,8 @@ class CountAccumulator(Accumulator):
 class DistinctAccumulator(Accumulator):
     """Counts of the distinct values, by their JSON text."""
 
+    can_remove = True
+
     type = dict[str, int]
 
     def create(self) -> dict[str, int]:
@@ -143,22 +150,24 @@ class DistinctAccumulator(Accumulator):
         _count(state, self._text(value), 1)
         return state
 
-    def may_hold(self, state: dict[str, int], value: Any, /) -> bool:
+    def may_hold(self, state: dict[str, int], value: Any, change: Change, /) -> bool:
         """Return whether the state holds the value."""
+        del change
         return state.get(self._text(value), 0) > 0
 
-    def remove(self, state: dict[str, int], value: Any, /) -> dict[str, int]:
+    def remove(self, state: dict[str, int], value: Any, change: Change, /) -> dict[str, int]:
         """Return the state with a value removed."""
+        del change
         _count(state, self._text(value), -1)
         return state
 
     @staticmethod
     def _text(value: Any) -> str:
         if isinstance(value, float):
-            _check_finite("CountDistinct", value)
+            check_finite("CountDistinct", value)
             value += 0.0  # -0.0 and 0.0 are equal, and must have one text
         elif isinstance(value, Decimal):
-            _check_finite("CountDistinct", value)
+            check_finite("CountDistinct", value)
             value = shortest(value)  # 1.5 and 1.50 as well
         elif isinstance(value, datetime) and value.tzinfo is not None:
             value = value.astimezone(UTC)  # equal instants as well
@@ -212,6 +221,8 @@ class Total(Struct):
 class SumAccumulator(Accumulator):
     """Sum of int or float values."""
 
+    can_remove = True
+
     type = Total
 
     def __init__(self, name: str, result: Any) -> None:
@@ -232,13 +243,14 @@ class SumAccumulator(Accumulator):
         state.total, state.values = total, state.values + 1
         return state
 
-    def may_hold(self, state: Total, value: float, /) -> bool:
+    def may_hold(self, state: Total, value: float, change: Change, /) -> bool:
         """Return whether there are values."""
-        del value
+        del value, change
         return state.values > 0
 
-    def remove(self, state: Total, value: float, /) -> Total:
+    def remove(self, state: Total, value: float, change: Change, /) -> Total:
         """Return the state with a value removed. Without values the sum is exactly 0."""
+        del change
         return Total() if state.values == 1 else self._added(state, -value, -1)
 
     def together(self, state: Total, values: BundledValues, /) -> Callable[[], Total] | None:
@@ -256,7 +268,7 @@ class SumAccumulator(Accumulator):
     def _added(self, state: Total, value: Any, values: int) -> Total:
         total: Any = state.total + value
         if isinstance(total, float):
-            _check_finite(self._name, total)
+            check_finite(self._name, total)
         elif not _SMALLEST <= total <= _LARGEST:
             msg = f"{self._name} is {total}, more than 64 bits can hold: make it a float, or smaller windows"
             raise OverflowError(msg)
@@ -292,6 +304,8 @@ class DecimalTotal(Struct):
 class DecimalSum(Accumulator):
     """Sum of decimals. It is exact: Python's own context would round sums to 28 digits."""
 
+    can_remove = True
+
     type = DecimalTotal
 
     def create(self) -> DecimalTotal:
@@ -301,16 +315,17 @@ class DecimalSum(Accumulator):
     def add(self, state: DecimalTotal, value: Decimal, change: Change, /) -> DecimalTotal:
         """Return the state with a value (never None) added."""
         del change
-        _check_finite("a sum of decimals", value)
+        check_finite("a sum of decimals", value)
         return self._added(state, value, 1)
 
-    def may_hold(self, state: DecimalTotal, value: Decimal, /) -> bool:
+    def may_hold(self, state: DecimalTotal, value: Decimal, change: Change, /) -> bool:
         """Return whether there are values."""
-        del value
+        del value, change
         return state.values > 0
 
-    def remove(self, state: DecimalTotal, value: Decimal, /) -> DecimalTotal:
+    def remove(self, state: DecimalTotal, value: Decimal, change: Change, /) -> DecimalTotal:
         """Return the state with a value removed. Without values the sum is exactly 0."""
+        del change
         return DecimalTotal() if state.values == 1 else self._added(state, value.copy_negate(), -1)
 
     def together(self, state: DecimalTotal, values: BundledValues, /) -> Callable[[], DecimalTotal] | None:
@@ -368,7 +383,7 @@ class ExtremeAccumulator(Accumulator):
         """Return the state with a value (never None) added."""
         del change
         if isinstance(value, float):
-            _check_finite(self._name, value)
+            check_finite(self._name, value)
         if state is None or (value > state if self.takes_larger else value < state):
             return value
         return state
@@ -414,7 +429,7 @@ class ExtremeByAccumulator(Accumulator):
         if by is None:
             return state
         if isinstance(by, float):
-            _check_finite(self._name, by)
+            check_finite(self._name, by)
         return self._better(state, (by, change.at, value))
 
     def merge(self, one: Any, other: Any, /) -> Any:
@@ -447,7 +462,7 @@ class FirstAccumulator(Accumulator):
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
         """Return the state with a value (never None) added."""
         if isinstance(value, float):
-            _check_finite(self._name, value)
+            check_finite(self._name, value)
         return self._better(state, (change.at, value))
 
     def together(self, state: Any, values: BundledValues, /) -> Callable[[], Any] | None:
@@ -485,6 +500,7 @@ class OwnAccumulator(Accumulator):
         self.type = accumulator_type(function)
         self._function = function
         self._decoder = msgspec.json.Decoder(self.type)
+        self.can_remove = type(function).retract is not AggregateFunction.retract
 
     def create(self) -> Any:
         """Return an empty state."""
@@ -494,6 +510,16 @@ class OwnAccumulator(Accumulator):
         """Return the state with a value (never None) added."""
         del change
         return self._function.add(value, state)
+
+    def may_hold(self, state: Any, value: Any, change: Change, /) -> bool:
+        """Return True: only the function could tell."""
+        del state, value, change
+        return True
+
+    def remove(self, state: Any, value: Any, change: Change, /) -> Any:
+        """Return the state with a value removed."""
+        del change
+        return self._function.retract(value, state)
 
     def merge(self, one: Any, other: Any, /) -> Any:
         """Return the state of the records of both accumulators; the records of `one` are earlier."""
@@ -509,7 +535,8 @@ class OwnAccumulator(Accumulator):
         return self._decoder.decode(msgspec.json.encode(state))
 
 
-def _check_finite(name: str, value: float | Decimal) -> None:
+def check_finite(name: str, value: float | Decimal) -> None:
+    """Raise `ValueError` for a value of the aggregate `name` that can be neither compared nor stored."""
     if not math.isfinite(value):
         msg = f"{name} met {value}, which can be neither compared nor stored: filter() such records, or give where=..."
         raise ValueError(msg)

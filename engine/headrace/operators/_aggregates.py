@@ -22,6 +22,7 @@ from headrace.operators._accumulators import (
     LastAccumulator,
     SumAccumulator,
 )
+from headrace.operators._ordered_values import ExtremeByOfAll, ExtremeOfAll, FirstOfAll, LastOfAll
 from headrace.operators._value_types import NUMBERS, ORDERED, ValueType, named, value_type
 
 _MOST_DIGITS = 38
@@ -38,9 +39,6 @@ class Aggregate(abc.ABC):
     `value` is a field of the record, or a plain function of it. As in SQL, records whose value is None are skipped.
     `where` is a plain function: the aggregate takes only the records for which it is true (SQL: `FILTER (WHERE ...)`).
     """
-
-    can_retract: ClassVar[bool] = False
-    """True: records can be removed again (`-U`, `-D`)."""
 
     value: Value | None
     _: KW_ONLY
@@ -75,12 +73,15 @@ class Aggregate(abc.ABC):
     def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:
         """Return its accumulator, for a result of type `result` (without None)."""
 
+    def retractable(self, record: type[Struct], result: ValueType) -> Accumulator:
+        """Return its accumulator for records that may be taken back (`-U`, `-D`)."""
+        return self.accumulator(record, result)
+
 
 class _Counting(Aggregate):
     """Aggregates that count: they never return None, and can retract a record."""
 
     __slots__ = ()
-    can_retract = True
 
     def type_of(self, record: type[Struct]) -> ValueType:
         if self.value is not None:  # Count allows None
@@ -114,7 +115,6 @@ class _Adding(Aggregate):
     """Aggregates that add numbers up, and can subtract them again."""
 
     __slots__ = ()
-    can_retract = True
 
     def checked(self, value: ValueType, shown: Value | None) -> ValueType:
         """Return the type of the result for values of a type. Raises `TypeError` for values that cannot be aggregated."""
@@ -190,6 +190,11 @@ class Min(_Ordered):
         del record
         return ExtremeAccumulator(str(self), result.type, takes_larger=False)
 
+    def retractable(self, record: type[Struct], result: ValueType) -> Accumulator:
+        """Return its accumulator for records that may be taken back: it has all values."""
+        del record
+        return ExtremeOfAll(str(self), result.type, takes_larger=False)
+
 
 @dataclass(frozen=True, slots=True)
 class Max(_Ordered):
@@ -199,6 +204,11 @@ class Max(_Ordered):
         """Return its accumulator, for a result of type `result` (without None)."""
         del record
         return ExtremeAccumulator(str(self), result.type, takes_larger=True)
+
+    def retractable(self, record: type[Struct], result: ValueType) -> Accumulator:
+        """Return its accumulator for records that may be taken back: it has all values."""
+        del record
+        return ExtremeOfAll(str(self), result.type, takes_larger=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +237,20 @@ class _ExtremeBy(_Ordered):
 
         Raises `TypeError` where nothing declares the type of `by`.
         """
+        by = self._type_of_by(record)
+        return ExtremeByAccumulator(str(self), by, result.type, self.by, takes_larger=self.takes_larger)
+
+    def retractable(self, record: type[Struct], result: ValueType) -> Accumulator:
+        """Return its accumulator for records that may be taken back: it has all values. Raises as `accumulator` does."""
+        by = self._type_of_by(record)
+        return ExtremeByOfAll(str(self), by, result.type, self.by, takes_larger=self.takes_larger)
+
+    def _type_of_by(self, record: type[Struct]) -> Any:
         by = self._by(record).type
         if by is None:
             msg = f"{self}: annotate what the function of 'by' returns, or give a field"
             raise TypeError(msg)
-        return ExtremeByAccumulator(str(self), by, result.type, self.by, takes_larger=self.takes_larger)
+        return by
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +282,11 @@ class First(Aggregate):
         del record
         return FirstAccumulator(str(self), result.type)
 
+    def retractable(self, record: type[Struct], result: ValueType) -> Accumulator:
+        """Return its accumulator for records that may be taken back: it has all values."""
+        del record
+        return FirstOfAll(str(self), result.type)
+
 
 @dataclass(frozen=True, slots=True)
 class Last(First):
@@ -272,6 +296,11 @@ class Last(First):
         """Return its accumulator, for a result of type `result` (without None)."""
         del record
         return LastAccumulator(str(self), result.type)
+
+    def retractable(self, record: type[Struct], result: ValueType) -> Accumulator:
+        """Return its accumulator for records that may be taken back: it has all values."""
+        del record
+        return LastOfAll(str(self), result.type)
 
 
 def _shown(value: Value | None) -> str:

@@ -189,7 +189,7 @@ def group_aggregation(
     Raises the errors of `ResultRecord`; `ValueError` where the input may retract records and the result cannot, and for
     one change for each micro-batch with a TTL, because each record would renew the lifetime at its own time.
     """
-    result = ResultRecord(takes, gives, options.key, windowed=False)
+    result = ResultRecord(takes, gives, options.key, retracting=options.retracting, windowed=False)
     if options.retracting:
         check_can_retract(result)
     if options.ttl is not None and options.emit is Emit.NET_CHANGE:

@@ -35,7 +35,6 @@ class AggregatedField:
     """The field of the record, or the function of it, that `read` reads."""
     read: Callable[[Any], Any]
     where: Callable[[Any], object] | None
-    can_retract: bool
 
 
 _Additions = list[
@@ -55,14 +54,17 @@ class _Rows(Struct):
 class ResultRecord(WindowResult):
     """Makes results of records. `takes` is the type of the records, `gives` the type of the result; `key` is the key of the records.
 
-    With `windowed`, results may have the fields `window_start` and `window_end`.
+    With `windowed`, results may have the fields `window_start` and `window_end`. With `retracting`, records may be taken back.
 
     Raises `TypeError` for a field that nothing defines, or that has another type than its definition gives;
     `ValueError` for a field that the records lack.
     """
 
-    def __init__(self, takes: type[Struct], gives: type[Struct], key: KeyBy, *, windowed: bool = True) -> None:
+    def __init__(
+        self, takes: type[Struct], gives: type[Struct], key: KeyBy, *, retracting: bool, windowed: bool = True
+    ) -> None:
         """Read the annotations of `gives`."""
+        self._retracting = retracting
         self._windowed = windowed
         self.takes, self.gives = takes, gives
         self.fields: list[AggregatedField] = []
@@ -93,18 +95,17 @@ class ResultRecord(WindowResult):
         if isinstance(aggregate, AggregateFunction):
             shown = f"{type(aggregate).__name__}()"
             self._check_type(name, wanted, result_of(aggregate), shown)
-            return AggregatedField(name, shown, OwnAccumulator(aggregate), None, reader(None), None, can_retract=False)
+            return AggregatedField(name, shown, OwnAccumulator(aggregate), None, reader(None), None)
         shown = str(aggregate)
         self._check_type(name, wanted, aggregate.type_of(self.takes), shown)
-        accumulator = aggregate.accumulator(self.takes, wanted)
+        accumulator_of = aggregate.retractable if self._retracting else aggregate.accumulator
         return AggregatedField(
             name,
             shown,
-            accumulator,
+            accumulator_of(self.takes, wanted),
             aggregate.value,
             reader(aggregate.value),
             aggregate.where,
-            can_retract=aggregate.can_retract,
         )
 
     def _check_type(self, name: str, wanted: ValueType, given: ValueType, shown: str) -> None:
@@ -172,7 +173,8 @@ class ResultRecord(WindowResult):
             return False
         states = part.aggregates
         return all(
-            accumulator.may_hold(getattr(states, name), value) for name, accumulator, value in self._read(change.record)
+            accumulator.may_hold(getattr(states, name), value, change)
+            for name, accumulator, value in self._read(change.record)
         )
 
     def _remove(self, change: Change, part: Any) -> Any:
@@ -183,7 +185,7 @@ class ResultRecord(WindowResult):
             return part
         states = part.aggregates
         for name, accumulator, value in self._read(change.record):
-            setattr(states, name, accumulator.remove(getattr(states, name), value))
+            setattr(states, name, accumulator.remove(getattr(states, name), value, change))
         return part
 
     def _read(self, record: Any) -> Iterator[tuple[str, Accumulator, Any]]:
@@ -252,7 +254,7 @@ class ResultRecord(WindowResult):
 
     def retraction_refused_by(self) -> list[str]:
         """Return the aggregates that cannot remove a record again."""
-        return [f"{field.name} = {field.aggregate}" for field in self.fields if not field.can_retract]
+        return [f"{field.name} = {field.aggregate}" for field in self.fields if not field.accumulator.can_remove]
 
     def described(self) -> dict[str, Any]:
         """Return the aggregates, for people."""

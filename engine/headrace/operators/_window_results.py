@@ -106,8 +106,8 @@ def check_can_retract(result: WindowResult) -> None:
     """Raise `ValueError` if some part of the result cannot remove a record again."""
     if refusing := result.retraction_refused_by():
         msg = (
-            f"the stream may have -U and -D, and {', '.join(refusing)} cannot take a record back: use Count, CountDistinct, Sum "
-            "and Avg, or a stream that takes nothing back"
+            f"the stream may have -U and -D, and {', '.join(refusing)} cannot take a record back: give the AggregateFunction "
+            "a method retract(), or use a stream that takes nothing back"
         )
         raise ValueError(msg)
 
@@ -115,7 +115,10 @@ def check_can_retract(result: WindowResult) -> None:
 def check_kind(kind: RowKind, refusing: Sequence[str]) -> None:
     """Raise `ValueError` for a retraction where parts of the result, `refusing`, cannot remove a record."""
     if kind.is_retraction and refusing:
-        msg = f"{', '.join(refusing)} cannot take a record back, and this one is {kind.symbol}"
+        msg = (
+            f"{', '.join(refusing)} cannot take a record back, and this one is {kind.symbol}: declare that records may be taken "
+            "back, as in process(..., emits=ChangelogMode.RETRACT)"
+        )
         raise ValueError(msg)
 
 

@@ -35,7 +35,7 @@ class _SlicedWindows(Windows):
 
     def aggregation(self, takes: type[In], gives: type[Out], options: WindowOptions, /) -> WindowFunction[In, Out]:
         """Return the function that makes a record `gives` of the records of each key and window."""
-        return self._function(ResultRecord(takes, gives, options.key), options)
+        return self._function(ResultRecord(takes, gives, options.key, retracting=options.retracting), options)
 
     def ranking(self, takes: type[In], ranks: Ranks, options: WindowOptions, /) -> WindowFunction[In, Any]:
         """Return the function that emits the first records of each key and window."""
@@ -231,7 +231,7 @@ class Session(Windows):
     def aggregation(self, takes: type[In], gives: type[Out], options: WindowOptions, /) -> WindowFunction[In, Out]:
         """Return the function that makes a record `gives` of the records of each key and window."""
         self._check(options)
-        return self._function(ResultRecord(takes, gives, options.key), options)
+        return self._function(ResultRecord(takes, gives, options.key, retracting=options.retracting), options)
 
     def ranking(self, takes: type[In], ranks: Ranks, options: WindowOptions, /) -> WindowFunction[In, Any]:
         """Return the function that emits the first records of each key and window."""

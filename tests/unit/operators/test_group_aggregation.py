@@ -234,11 +234,6 @@ class Relay(KeyedProcessFunction[Order, Order]):
             "NET_CHANGE needs state_ttl=Lifetime.FOREVER",
         ),
         (
-            lambda: orders(row_kind="kind").aggregate("s", Dearest, state_ttl=Lifetime.FOREVER),
-            ValueError,
-            "the stream may have -U and -D, and cents = Max",
-        ),
-        (
             lambda: orders().aggregate("s", Loud, state_ttl=Lifetime.FOREVER),
             TypeError,
             "field 'window_start' of Loud does not say how it is made.*fields without one are 'customer'$",

@@ -11,11 +11,12 @@ import msgspec
 
 from headrace.api.batches import Bundle, BundledRecord, BundleFunction
 from headrace.api.functions import Context
-from headrace.api.graph import NULL_KEY
+from headrace.api.graph import NULL_KEY, name_of
 from headrace.api.options import JoinFunction, JoinType
 from headrace.api.records import RowKind, Struct
 from headrace.api.states import ListState
 from headrace.operators._event_time import check_in_calendar, shown_length
+from headrace.operators._regular_join import Condition
 
 In1 = TypeVar("In1", bound=Struct)
 In2 = TypeVar("In2", bound=Struct)
@@ -74,10 +75,19 @@ class IntervalJoin(JoinFunction[In1, In2, Out], BundleFunction):
     right: ListState[Any]
 
     def __init__(
-        self, emit: Callable[..., Any], how: JoinType, bounds: tuple[int, int], types: tuple[type, type]
+        self,
+        emit: Callable[..., Any],
+        how: JoinType,
+        bounds: tuple[int, int],
+        types: tuple[type, type],
+        on: Condition | None,
     ) -> None:
-        """`bounds` are the lower and the upper one, in ms; `types` are the classes that records of both sides are stored as."""
+        """`bounds` are the lower and the upper one, in ms; `types` are the classes that records of both sides are stored as.
+
+        Records match where `on` is true; None: all that are near.
+        """
         self._emit = emit
+        self._on = on
         self._how = how
         self._bounds = low, high = bounds
         self._length = max(-(-(high - low) // _SLICES), 1)
@@ -129,7 +139,7 @@ class IntervalJoin(JoinFunction[In1, In2, Out], BundleFunction):
             near = lists[side.number]
             for start in range(slice_of(first), last + 1, length) if near else ():
                 for kept in near.get(start, ()):
-                    if first <= kept.at <= last:
+                    if first <= kept.at <= last and self._matches(side, value, kept):
                         pair = emit(kept.record, value) if side.number else emit(value, kept.record)
                         ctx.collect(pair, timestamp=max(at, kept.at))
             if last <= watermark:
@@ -164,15 +174,21 @@ class IntervalJoin(JoinFunction[In1, In2, Out], BundleFunction):
         slices = self.right if other.number else self.left
         is_matched = False
         for start, slice_ in (await slices.get_namespaces(self._namespaces(first, last))).items():
-            near = [kept for kept in slice_ if first <= kept.at <= last]
+            near = [kept for kept in slice_ if first <= kept.at <= last and self._matches(side, record, kept)]
             for kept in near:
                 pair = (kept.record, record) if side.number else (record, kept.record)
                 ctx.collect(self._emit(*pair), timestamp=max(at, kept.at))
             is_matched = is_matched or bool(near)
             if other.is_kept and not all(kept.matched for kept in near):
-                changed = [_matched(kept) if first <= kept.at <= last else kept for kept in slice_]
+                matching = {*map(id, near)}
+                changed = [_matched(kept) if id(kept) in matching else kept for kept in slice_]
                 await slices.namespace(start).update(changed)
         return is_matched
+
+    def _matches(self, side: _Side, record: Struct, partner: Any) -> bool:
+        if self._on is None:
+            return True
+        return bool(self._on(partner.record, record) if side.number else self._on(record, partner.record))
 
     async def _keep(self, record: Struct, ctx: Context, side: _Side, *, is_matched: bool) -> None:
         """Store a record for later records of the other side."""
@@ -228,6 +244,7 @@ class IntervalJoin(JoinFunction[In1, In2, Out], BundleFunction):
         )
         return {
             "join": f"interval, {self._how.value}, {' to '.join(map(_signed, self._bounds))}",
+            **({} if self._on is None else {"on": name_of(self._on)}),
             "late_records": f"of side outputs {', '.join(sorted(self.declared))} go there, others are dropped"
             if self.declared
             else "are dropped",
@@ -285,8 +302,9 @@ def interval_join(
     emit: Callable[..., Out],
     how: JoinType,
     bounds: tuple[int, int],
+    on: Condition | None,
 ) -> JoinFunction[In1, In2, Out]:
-    """Return the function that joins records of both `sides` into `gives`, where `right.time - left.time` is in `bounds` (ms)."""
+    """Return the function that joins records of both `sides` into `gives`, where `right.time - left.time` is in `bounds` (ms), and `on` is true."""
     takes1, takes2 = sides
     types = (_kept(takes1, is_kept=how.keeps_left), _kept(takes2, is_kept=how.keeps_right))
     # The names contain the length of the slices, and the side that stores matches: with another interval, stored
@@ -303,4 +321,4 @@ def interval_join(
             """Return the side outputs of late records."""
             return {LATE_LEFT: takes1, LATE_RIGHT: takes2}
 
-    return Join(emit, how, bounds, types)
+    return Join(emit, how, bounds, types, on)

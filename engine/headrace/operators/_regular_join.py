@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.api.batches import Bundle, BundleFunction
 from headrace.api.functions import Context
-from headrace.api.graph import NULL_KEY
+from headrace.api.graph import NULL_KEY, name_of
 from headrace.api.options import JoinFunction, JoinType
 from headrace.api.records import RowKind, Struct, canonical_encoder
 from headrace.api.states import MapState
@@ -24,6 +24,9 @@ from headrace.operators._value_types import are_equal
 In1 = TypeVar("In1", bound=Struct)
 In2 = TypeVar("In2", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
+
+Condition = Callable[[Any, Any], object]
+"""Function of a left and a right record: true if they match."""
 
 _encode = canonical_encoder("sorted")
 _ROW_KINDS = tuple(RowKind)
@@ -45,7 +48,7 @@ class _Kept(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class Side:
     """One side of a join: its number, its name for people, and whether its unmatched records are in the result."""
 
     number: int
@@ -77,14 +80,16 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
         types: tuple[type, type],
         lifetimes: tuple[StateTtl | None, StateTtl | None],
         *,
+        on: Condition | None,
         retracting: bool,
     ) -> None:
-        """Take the stored classes of both sides, and the TTLs of their states."""
+        """Take the stored classes of both sides, and the TTLs of their states; records match where `on` is true, None: all of a key."""
         self._emit = emit
+        self._on = on
         self._how = how
         self._sides = (
-            _Side(0, "left", how.keeps_left, types[0], lifetimes[0]),
-            _Side(1, "right", how.keeps_right, types[1], lifetimes[1]),
+            Side(0, "left", how.keeps_left, types[0], lifetimes[0]),
+            Side(1, "right", how.keeps_right, types[1], lifetimes[1]),
         )
         self._both_ways = (self._sides, self._sides[::-1])
         self.retracts = retracting or how is not JoinType.INNER
@@ -97,7 +102,7 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
         """Add or retract a right record."""
         await self._process(record, ctx, *self._both_ways[1])
 
-    async def _process(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> None:
+    async def _process(self, record: Struct, ctx: Context, side: Side, other: Side) -> None:
         if ctx.row_kind.is_retraction:
             await self._take_back(record, ctx, side, other)
         elif self._how is JoinType.INNER:
@@ -125,51 +130,56 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
             await self._pair(record.record, ctx, _ROW_KINDS[record.kind], side, partners)
             stored[side.number] = None
 
-    async def _stored(self, side: _Side) -> Sequence[Any]:
+    async def _stored(self, side: Side) -> Sequence[Any]:
         """Return the records of a side."""
         return [kept async for kept in self._state(side).values()]
 
-    async def _pair(self, record: Struct, ctx: Context, kind: RowKind, side: _Side, partners: Sequence[Any]) -> None:
+    async def _pair(self, record: Struct, ctx: Context, kind: RowKind, side: Side, partners: Sequence[Any]) -> None:
         """Add a record to an inner join."""
         own, name = self._state(side), _digest(record)
         kept = await own.get(name)
         at = ctx.timestamp if kept is None else kept.at
         for partner in partners:
-            self._show_pairs(ctx, kind, side, (record, at), partner)
+            if self._matches(side, record, partner):
+                self._show_pairs(ctx, kind, side, (record, at), partner)
         copies = {0: 1} if kept is None else {**kept.copies, 0: kept.copies.get(0, 0) + 1}
         await own.put(name, side.type(at=at, copies=copies, record=record))
 
-    async def _add(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> None:
+    async def _add(self, record: Struct, ctx: Context, side: Side, other: Side) -> None:
         """Add a record to an outer join."""
         own, partners = self._state(side), self._state(other)
         name = _digest(record)
         kept = await own.get(name)
         at = ctx.timestamp if kept is None else kept.at
         matches = 0
-        if ctx.key == NULL_KEY:
-            pass  # it matches nothing
-        elif other.is_kept:
-            async for partner_name, partner in partners.entries():
-                matches += partner.total
-                self._show(ctx, RowKind.DELETE, other, partner, partner.copies.get(0, 0))
+        for partner_name, partner in await self._matching(record, ctx, side, other):
+            matches += partner.total
+            if other.is_kept:
+                self._show_first_match(ctx, other, partner, partner.copies.get(0, 0))
                 await partners.put(partner_name, _matched(partner, 1))
-                self._show_pairs(ctx, RowKind.INSERT, side, (record, at), partner)
-        else:
-            async for partner in partners.values():
-                matches += partner.total
-                self._show_pairs(ctx, RowKind.INSERT, side, (record, at), partner)
+            self._show_pairs(ctx, RowKind.INSERT, side, (record, at), partner)
         place = matches if side.is_kept else 0
         copies = {} if kept is None else kept.copies
         added = side.type(at=at, copies={**copies, place: copies.get(place, 0) + 1}, record=record)
         await own.put(name, added)
-        if side.is_kept and not matches:
+        if side.is_kept and self._shows(matches):
             self._show(ctx, RowKind.INSERT, side, added, 1)
 
-    async def _take_back(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> None:
+    async def _take_back(self, record: Struct, ctx: Context, side: Side, other: Side) -> None:
         name, kept = await self._find(record, side)
         if kept is None:
             ctx.quarantine(unmatched(ctx.row_kind, f"{side.name} records of its key", side.ttl))
             return
+        await self._remove_copy(name, kept, ctx, side)
+        kind = ctx.row_kind if self._how is JoinType.INNER else RowKind.DELETE
+        for partner_name, partner in await self._matching(kept.record, ctx, side, other):
+            self._show_pairs(ctx, kind, side, (kept.record, kept.at), partner)
+            if other.is_kept:
+                await self._state(other).put(partner_name, _matched(partner, -1))
+                self._show_no_match(ctx, other, partner, partner.copies.get(1, 0))
+
+    async def _remove_copy(self, name: str, kept: Any, ctx: Context, side: Side) -> None:
+        """Remove one copy of a record, and its own row."""
         # Copies have different numbers of matches only if a TTL removed partners of the earlier copies.
         place = min(kept.copies)
         copies = {matches: count for matches, count in kept.copies.items() if matches != place}
@@ -179,18 +189,22 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
             await self._state(side).put(name, msgspec.structs.replace(kept, copies=copies))
         else:
             await self._state(side).remove(name)
-        if side.is_kept and place == 0:
+        if side.is_kept and self._shows(place):
             self._show(ctx, RowKind.DELETE, side, kept, 1)
-        if ctx.key == NULL_KEY:
-            return
-        async for partner_name, partner in self._state(other).entries():
-            kind = ctx.row_kind if self._how is JoinType.INNER else RowKind.DELETE
-            self._show_pairs(ctx, kind, side, (kept.record, kept.at), partner)
-            if other.is_kept:
-                await self._state(other).put(partner_name, _matched(partner, -1))
-                self._show(ctx, RowKind.INSERT, other, partner, partner.copies.get(1, 0))
 
-    async def _find(self, record: Struct, side: _Side) -> tuple[str, Any]:
+    async def _matching(self, record: Struct, ctx: Context, side: Side, other: Side) -> list[tuple[str, Any]]:
+        """Return the records of the other side that a record matches, with their names: none for a null key."""
+        if ctx.key == NULL_KEY:
+            return []
+        entries = self._state(other).entries()
+        return [(name, kept) async for name, kept in entries if self._matches(side, record, kept)]
+
+    def _matches(self, side: Side, record: Struct, partner: Any) -> bool:
+        if self._on is None:
+            return True
+        return bool(self._on(partner.record, record) if side.number else self._on(record, partner.record))
+
+    async def _find(self, record: Struct, side: Side) -> tuple[str, Any]:
         """Return the name and the entry of a stored record; the entry is None if it is not stored.
 
         A record that was stored before its class got a field with a default has another digest, but is still equal.
@@ -204,16 +218,28 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
                 return name, entry
         return name, None
 
-    def _state(self, side: _Side) -> MapState[str, Any]:
+    def _state(self, side: Side) -> MapState[str, Any]:
         return self.right if side.number else self.left
 
-    def _show(self, ctx: Context, kind: RowKind, side: _Side, kept: Any, copies: int) -> None:
-        """Emit the row of an unmatched record, `copies` times."""
+    def _shows(self, matches: int) -> bool:
+        """Return whether a record with so many matches has a row of its own."""
+        return matches == 0
+
+    def _show_first_match(self, ctx: Context, side: Side, kept: Any, copies: int) -> None:
+        """Emit the change of a record that gets its first match: its row of its own goes."""
+        self._show(ctx, RowKind.DELETE, side, kept, copies)
+
+    def _show_no_match(self, ctx: Context, side: Side, kept: Any, copies: int) -> None:
+        """Emit the change of a record that loses its last match: its row of its own is there again."""
+        self._show(ctx, RowKind.INSERT, side, kept, copies)
+
+    def _show(self, ctx: Context, kind: RowKind, side: Side, kept: Any, copies: int) -> None:
+        """Emit the record's row of its own, `copies` times."""
         pair = (None, kept.record) if side.number else (kept.record, None)
         for _ in range(copies):
             ctx.collect(self._emit(*pair), kind, timestamp=kept.at)
 
-    def _show_pairs(self, ctx: Context, kind: RowKind, side: _Side, taken: tuple[Struct, int], partner: Any) -> None:
+    def _show_pairs(self, ctx: Context, kind: RowKind, side: Side, taken: tuple[Struct, int], partner: Any) -> None:
         """Emit a record with each copy of a partner; the event time is the later of the two."""
         record, at = taken
         pair = (partner.record, record) if side.number else (record, partner.record)
@@ -227,6 +253,7 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
         renewed = "" if self._how is JoinType.INNER else " or matched"
         return {
             "join": f"regular, {self._how.value}",
+            **({} if self._on is None else {"on": name_of(self._on)}),
             "emits": "the row kinds of its inputs" if self._how is JoinType.INNER else "+I and -D",
             "left_kept_for": lifetimes[0],
             "right_kept_for": lifetimes[1],
@@ -253,7 +280,7 @@ def _lifetime(ttl: StateTtl | None) -> timedelta | str:
     return Lifetime.FOREVER.value if ttl is None or not ttl.is_active else ttl.ttl
 
 
-def _kept(record: type[Struct]) -> type[Struct]:
+def kept_type(record: type[Struct]) -> type[Struct]:
     """Return the class in which records of a side are stored."""
     return msgspec.defstruct(f"Joined{record.__name__}", [("record", record)], bases=(_Kept,), frozen=True)
 
@@ -266,18 +293,19 @@ def regular_join(
     emit: Callable[..., Out],
     how: JoinType,
     lifetimes: tuple[StateTtl | None, StateTtl | None],
+    on: Condition | None,
     retracting: bool,
 ) -> JoinFunction[In1, In2, Out]:
     """Return the function that joins records of both `sides` into `gives`.
 
-    `lifetimes` are the TTLs of left and right; `retracting` says that a side may retract records.
+    `lifetimes` are the TTLs of left and right; `on` says of a left and a right record whether they match; `retracting` says that a side may retract records.
     """
     takes1, takes2 = sides
-    types = (_kept(takes1), _kept(takes2))
+    types = (kept_type(takes1), kept_type(takes2))
 
     # The names say on which side matches are counted: with another `how`, the stored counts would be wrong.
     class Join(RegularJoin[takes1, takes2, gives]):  # type: ignore[valid-type]  # known when it is called
         left = MapState("left_outer" if how.keeps_left else "left", str, types[0], ttl=lifetimes[0])
         right = MapState("right_outer" if how.keeps_right else "right", str, types[1], ttl=lifetimes[1])
 
-    return Join(emit, how, types, lifetimes, retracting=retracting)
+    return Join(emit, how, types, lifetimes, on=on, retracting=retracting)

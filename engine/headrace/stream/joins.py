@@ -37,6 +37,7 @@ def join_function(
     record: type[Any] | None,
     how: JoinType,
     within: tuple[timedelta, timedelta] | None,
+    on: Callable[[Any, Any], object] | None,
     state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None,
     null_keys: NullKeys,
 ) -> Joined:
@@ -46,15 +47,42 @@ def join_function(
     check_how(join, how)
     sides = (stream.record_type(), other.record_type())
     gives = emitted_type(join, emit, record, sides=sides, may_be_missing=(how.keeps_right, how.keeps_left))
+    _check_condition(join, on, sides)
     try:
         if within is None:
-            function = _regular((stream, other), gives, emit=emit, how=how, state_ttl=state_ttl)
+            function = _regular((stream, other), gives, emit=emit, how=how, on=on, state_ttl=state_ttl)
         else:
-            function = _interval((stream, other), gives, emit=emit, how=how, within=within, state_ttl=state_ttl)
+            function = _interval((stream, other), gives, emit=emit, how=how, within=within, on=on, state_ttl=state_ttl)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{join}: {error}") from None
     function.takes_null_keys = kept_null_keys(join, null_keys, how)
     return function, gives
+
+
+def match_function(
+    stream: StreamBase[Any],
+    join: str,
+    other: StreamBase[Any],
+    *,
+    is_anti: bool,
+    on: Callable[[Any, Any], object] | None,
+    state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None,
+    null_keys: NullKeys = NullKeys.QUARANTINE,
+) -> JoinFunction[Any, Any, Any]:
+    """Return the function of `Stream.semi_join` and `anti_join`."""
+    from headrace.operators._semi_join import semi_join
+
+    stream._check_joined(join, other)
+    sides = (stream.record_type(), other.record_type())
+    _check_condition(join, on, sides)
+    try:
+        lifetimes = _lifetimes(state_ttl)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{join}: {error}") from None
+    retracting = may_retract(stream._use()) or may_retract(other._use())
+    function = semi_join(sides, is_anti=is_anti, lifetimes=lifetimes, on=on, retracting=retracting)
+    function.takes_null_keys = kept_null_keys(join, null_keys, JoinType.LEFT)
+    return function
 
 
 def as_of_join_function(
@@ -100,6 +128,7 @@ def _regular(
     *,
     emit: Callable[..., Any],
     how: JoinType,
+    on: Callable[[Any, Any], object] | None,
     state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None,
 ) -> JoinFunction[Any, Any, Any]:
     from headrace.operators._regular_join import regular_join
@@ -108,7 +137,7 @@ def _regular(
     lifetimes = _lifetimes(state_ttl)
     retracting = may_retract(left._use()) or may_retract(right._use())
     sides = (left.record_type(), right.record_type())
-    return regular_join(sides, gives, emit=emit, how=how, lifetimes=lifetimes, retracting=retracting)
+    return regular_join(sides, gives, emit=emit, how=how, lifetimes=lifetimes, on=on, retracting=retracting)
 
 
 def _interval(
@@ -118,6 +147,7 @@ def _interval(
     emit: Callable[..., Any],
     how: JoinType,
     within: object,
+    on: Callable[[Any, Any], object] | None,
     state_ttl: object,
 ) -> JoinFunction[Any, Any, Any]:
     from headrace.operators._interval_join import interval_join
@@ -133,7 +163,13 @@ def _interval(
             )
             raise ValueError(msg)
     left, right = streams
-    return interval_join((left.record_type(), right.record_type()), gives, emit=emit, how=how, bounds=bounds)
+    return interval_join((left.record_type(), right.record_type()), gives, emit=emit, how=how, bounds=bounds, on=on)
+
+
+def _check_condition(join: str, on: Callable[[Any, Any], object] | None, sides: tuple[type, type]) -> None:
+    if on is not None:
+        check_plain(f"{join}, on", on)
+        _check_parameters(f"{join}, on", on, sides, (False, False))
 
 
 def _lifetimes(state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None) -> tuple[StateTtl | None, StateTtl | None]:

@@ -86,7 +86,7 @@ from headrace.stream.aggregation import (
 )
 from headrace.stream.base import StreamBase
 from headrace.stream.changelog import has_primary_key, keeper_of, lag_of, materializer_of, normalization
-from headrace.stream.joins import as_of_join_function, join_function, lookup_of
+from headrace.stream.joins import as_of_join_function, join_function, lookup_of, match_function
 from headrace.stream.pipeline import PipelineGraph
 from headrace.stream.ranking import first_by_time_function, last_by_time_function, top_function
 
@@ -106,7 +106,7 @@ class Stream(StreamBase[R]):
 
     A stream may be used any number of times: each use gets all records. A method sends them to an operator and returns
     the operator's output; `sink` ends it and returns the pipeline. `key_by` returns the same records, keyed: only
-    `process`, `aggregate`, `window`, `join`, `join_as_of`, `top`, `first_by_time`, `last_by_time`, `connect` and
+    `process`, `aggregate`, `window`, joins, `top`, `first_by_time`, `last_by_time`, `connect` and
     `async_wait(mode=KEYED_ORDERED)` may follow it.
     """
 
@@ -667,10 +667,11 @@ class Stream(StreamBase[R]):
         record: type[T] | None = None,
         how: JoinType = JoinType.INNER,
         within: tuple[timedelta, timedelta] | None = None,
+        on: Callable[[R, S], object] | None = None,
         state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None = None,
         null_keys: NullKeys = NullKeys.KEEP,
     ) -> OperatorStream[T]:
-        """Join the records of two keyed streams whose keys are equal; this stream is the left side.
+        """Join the records of two keyed streams whose keys are equal, and for which `on(left, right)` is true; this stream is the left side.
 
         `emit(left, right)` makes the result of a pair. It is a plain function, or a record type of two fields; its
         annotation, or `record`, names the type of its result. It must depend on its arguments alone: it is called again
@@ -701,10 +702,50 @@ class Stream(StreamBase[R]):
             record=record,
             how=how,
             within=within,
+            on=on,
             state_ttl=state_ttl,
             null_keys=null_keys,
         )
         return self._operated(name, function, gives, other)
+
+    def semi_join(
+        self,
+        name: str,
+        other: Stream[S],
+        /,
+        *,
+        on: Callable[[R, S], object] | None = None,
+        state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None = None,
+    ) -> OperatorStream[R]:
+        """Keep the records whose key has a record of `other`, for which `on(left, right)` is true: `IN` and `EXISTS` of SQL.
+
+        Each record is emitted once, however many match, as soon as the first one is there; it is taken back (`-D`) when the last one is
+        retracted. Lifetimes, null keys of `other` and errors are as for `join`; a record with a null key goes to the quarantine.
+        """
+        function = match_function(self, f"semi_join '{name}'", other, is_anti=False, on=on, state_ttl=state_ttl)
+        return self._operated(name, function, self._record, other)
+
+    def anti_join(
+        self,
+        name: str,
+        other: Stream[S],
+        /,
+        *,
+        on: Callable[[R, S], object] | None = None,
+        state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None = None,
+        null_keys: NullKeys = NullKeys.KEEP,
+    ) -> OperatorStream[R]:
+        """Keep the records whose key has no record of `other`, for which `on(left, right)` is true: `NOT EXISTS` of SQL.
+
+        A record is emitted at once, taken back (`-D`) when one of `other` matches it, and emitted again when the last match is
+        retracted. A record with a null key has no match, so it is kept; `null_keys=NullKeys.QUARANTINE` sends it to the quarantine.
+        Lifetimes and errors are as for `join`. To wait for a match, and emit a record once that is not possible any more, join with
+        `within` and `JoinType.LEFT`.
+        """
+        function = match_function(
+            self, f"anti_join '{name}'", other, is_anti=True, on=on, state_ttl=state_ttl, null_keys=null_keys
+        )
+        return self._operated(name, function, self._record, other)
 
     @overload
     def top(

@@ -59,10 +59,10 @@ def sources(row_kind=None, lag=0, name="joins"):
     return result, orders, result.source("offers", Offer, **options).key_by("item")
 
 
-def joined(how=JoinType.INNER, *, row_kind="kind", lag=0, state_ttl=Lifetime.FOREVER, null_keys=NullKeys.KEEP):
+def joined(how=JoinType.INNER, *, row_kind="kind", lag=0, state_ttl=Lifetime.FOREVER, null_keys=NullKeys.KEEP, on=None):
     """Return the stream of a regular join."""
     _, orders, offers = sources(row_kind, lag)
-    return orders.join("joined", offers, emit=Row.of, how=how, state_ttl=state_ttl, null_keys=null_keys)
+    return orders.join("joined", offers, emit=Row.of, how=how, on=on, state_ttl=state_ttl, null_keys=null_keys)
 
 
 def regular_pipeline(how, **options):
@@ -70,11 +70,11 @@ def regular_pipeline(how, **options):
     return joined(how, **options).key_by(item_of).process("log", Log()).sink("log")
 
 
-def near(low, high, *, how=JoinType.INNER, lag=0, null_keys=NullKeys.KEEP):
+def near(low, high, *, how=JoinType.INNER, lag=0, null_keys=NullKeys.KEEP, on=None):
     """Return the stream of an interval join; lengths in ms."""
     _, orders, offers = sources(lag=lag)
     bounds = (timedelta(milliseconds=low), timedelta(milliseconds=high))
-    return orders.join("near", offers, emit=Row.of, how=how, within=bounds, null_keys=null_keys)
+    return orders.join("near", offers, emit=Row.of, how=how, within=bounds, on=on, null_keys=null_keys)
 
 
 def interval_pipeline(low, high, **options):
@@ -94,14 +94,24 @@ def text(row):
     return msgspec.json.encode(row).decode()
 
 
-def sql_join(how, orders, offers):
+def is_not_later(order: Order, offer: Offer) -> bool:
+    """Return whether an offer is for an earlier or equal time: a condition beside the key."""
+    return offer.at <= order.at
+
+
+def sql_join(how, orders, offers, on=lambda _, __: True):
     """Return the result of a SQL join of two tables, sorted: every pair by a plain double loop, and the unmatched records.
 
     A null item equals none.
     """
-    pairs = [Row(*pair) for pair in product(orders, offers) if pair[0].item == pair[1].item is not None]
-    left = [Row(order, None) for order in orders if order.item not in {other.item for other in offers} - {None}]
-    right = [Row(None, other) for other in offers if other.item not in {order.item for order in orders} - {None}]
+    pairs = [
+        (order, offer)
+        for order, offer in product(orders, offers)
+        if order.item == offer.item is not None and on(order, offer)
+    ]
+    left = [Row(order, None) for order in orders if order not in {order for order, _ in pairs}]
+    right = [Row(None, offer) for offer in offers if offer not in {offer for _, offer in pairs}]
+    pairs = [Row(*pair) for pair in pairs]
     return sorted(map(text, [*pairs, *(left if how.keeps_left else []), *(right if how.keeps_right else [])]))
 
 

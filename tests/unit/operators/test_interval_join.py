@@ -49,7 +49,7 @@ def play(harness, events):
     return taken, late
 
 
-def by_hand(bounds, records, how=JoinType.INNER, now=1000):
+def by_hand(bounds, records, how=JoinType.INNER, now=1000, on=lambda _, __: True):
     """Return the result of a double loop, sorted; it has an unmatched record if no record after `now` can match it."""
     low, high = bounds
     orders = [record for record in records if isinstance(record, Order)]
@@ -58,7 +58,7 @@ def by_hand(bounds, records, how=JoinType.INNER, now=1000):
         (order, offer)
         for order in orders
         for offer in offers
-        if order.item == offer.item is not None and low <= offer.at - order.at <= high
+        if order.item == offer.item is not None and low <= offer.at - order.at <= high and on(order, offer)
     ]
     joined_orders = [order for order, _ in pairs]
     joined_offers = [offer for _, offer in pairs]

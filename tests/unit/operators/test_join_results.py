@@ -22,6 +22,7 @@ from tests.unit.operators.join_jobs import (
     Offer,
     Order,
     interval_pipeline,
+    is_not_later,
     regular_pipeline,
     sources,
     sql_join,
@@ -83,11 +84,13 @@ def on_joined_sides(how, *sides):
 
 def check_regular(how, orders, offers, seed, backend):
     chance = random.Random(seed)
+    on = chance.choice([None, is_not_later])
     ordered, orders_left, unmatched1 = with_retractions(orders, chance)
     offered, offers_left, unmatched2 = with_retractions(offers, chance)
-    harness = PipelineHarness(regular_pipeline(how), backend=backend, **options(chance))
+    harness = PipelineHarness(regular_pipeline(how, on=on), backend=backend, **options(chance))
     run(harness, {"orders": ordered, "offers": offered}, chance)
-    assert table_of(harness.sink("log")) == sql_join(how, *on_joined_sides(how, orders_left, offers_left))
+    lefts, rights = on_joined_sides(how, orders_left, offers_left)
+    assert table_of(harness.sink("log")) == sql_join(how, lefts, rights, on or always)
     without_key = [record for record, _ in [*ordered, *offered] if not is_joined(how, record)]
     refused = [*without_key, *(record for record in [*unmatched1, *unmatched2] if is_joined(how, record))]
     assert sorted(row["raw"] for row in harness.table("quarantine").to_pylist()) == sorted(map(text, refused))
@@ -107,11 +110,16 @@ def test_every_backend_joins_like_sql(backend, how, orders, offers, seed):
     check_regular(how, orders, offers, seed, backend)
 
 
+def always(_order, _offer):
+    return True
+
+
 def check_interval(bounds, how, orders, offers, seed, backend):
     chance = random.Random(seed)
+    on = chance.choice([None, is_not_later])
     lag = chance.choice([0, 7, 30])
     inputs = [within(rows, lag, chance) for rows in (orders, offers)]
-    harness = PipelineHarness(interval_pipeline(*bounds, how=how, lag=lag), backend=backend, **options(chance))
+    harness = PipelineHarness(interval_pipeline(*bounds, how=how, lag=lag, on=on), backend=backend, **options(chance))
     run(
         harness,
         dict(zip(("orders", "offers"), ([(row, None) for row in rows] for rows in inputs), strict=True)),
@@ -120,7 +128,7 @@ def check_interval(bounds, how, orders, offers, seed, backend):
     late = [harness.sink("late_orders"), harness.sink("late_offers")]
     keyed = [record for rows in inputs for record in rows if is_joined(how, record)]
     nameless = [record for rows in inputs for record in rows if not is_joined(how, record)]
-    assert sorted(map(text, harness.sink("pairs"))) == by_hand(bounds, keyed, how)
+    assert sorted(map(text, harness.sink("pairs"))) == by_hand(bounds, keyed, how, on=on or always)
     assert late == [[], []]
     assert sorted(row["raw"] for row in harness.table("quarantine").to_pylist()) == sorted(map(text, nameless))
     assert_nothing_left(harness)

@@ -59,6 +59,15 @@ def test_catalogue_follows_its_prices(page, count, cents):
     assert harness.sink("catalogue") == [page.Listed("t", "tea", cents)]
 
 
+def test_discounts_and_unpriced_products_are_found(page):
+    tea, cup, pot = (page.Product(name[0], name, 0) for name in ("tea", "cup", "pot"))
+    harness = PipelineHarness(page.catalogue, bucket=1)
+    harness.feed("products", [tea, cup, pot], kinds=[INSERT] * 3)
+    harness.feed("prices", [page.Price("t", 90, 1), page.Price("c", 300, 1)], kinds=[INSERT] * 2)
+    harness.run(end_of_input=True)
+    assert (harness.sink("discounts"), harness.sink("unpriced")) == ([tea], [pot])
+
+
 def test_row_kinds_equal_the_table_on_the_page(page):
     function = page.listed.operators[2].function
     with KeyedHarness(function, key=(lambda product: product.sku, lambda price: price.sku)) as harness:

@@ -1,0 +1,117 @@
+"""Semi and anti join: left records whose key has right ones, and those whose key has none (SQL: `EXISTS`, `NOT EXISTS`).
+
+They are joins that show no pairs (Flink: `StreamingSemiAntiJoinOperator`). The state is that of a left join: left records with the
+number of their matches, and right records.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from headrace.api.changelog import StreamChanges
+from headrace.api.functions import Context
+from headrace.api.options import JoinFunction, JoinType
+from headrace.api.records import RowKind, Struct
+from headrace.api.states import MapState
+from headrace.api.ttl import StateTtl
+from headrace.operators._regular_join import Condition, RegularJoin, Side, kept_type
+
+Left = TypeVar("Left", bound=Struct)
+Right = TypeVar("Right", bound=Struct)
+Out = TypeVar("Out", bound=Struct)
+
+
+class SemiJoin(RegularJoin[Left, Right, Out]):
+    """Emits left records that have a match: once, however many matches there are."""
+
+    TAKER = "semi_join"
+
+    def __init__(
+        self,
+        types: tuple[type, type],
+        lifetimes: tuple[StateTtl | None, StateTtl | None],
+        *,
+        on: Condition | None,
+        retracting: bool,
+    ) -> None:
+        """Take the stored classes of both sides, the TTLs of their states, and the condition beside the key."""
+        super().__init__(_left, JoinType.LEFT, types, lifetimes, on=on, retracting=retracting)
+        self.retracts = retracting
+
+    @property
+    def takes_bundles(self) -> bool:
+        """Return False: each record may change the number of matches of stored ones."""
+        return False
+
+    def _shows(self, matches: int) -> bool:
+        return matches > 0
+
+    def _show_first_match(self, ctx: Context, side: Side, kept: Any, copies: int) -> None:
+        self._show(ctx, RowKind.INSERT, side, kept, copies)
+
+    def _show_no_match(self, ctx: Context, side: Side, kept: Any, copies: int) -> None:
+        self._show(ctx, RowKind.DELETE, side, kept, copies)
+
+    def _show_pairs(self, ctx: Context, kind: RowKind, side: Side, taken: tuple[Struct, int], partner: Any) -> None:
+        """Emit nothing: the result has no pairs."""
+
+    def unique_keys(self, _: tuple[str, ...], taken: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
+        """Return those of the left records."""
+        return taken.unique
+
+    def described(self) -> dict[str, Any]:
+        """Return the kind of join, the lifetime of each side, and when state is freed."""
+        emits = "+I and -D" if self.retracts else "+I"
+        return {**super().described(), "join": self.TAKER.replace("_", " "), "emits": emits}
+
+
+class AntiJoin(SemiJoin[Left, Right, Out]):
+    """Emits left records that have no match. A later match takes them back."""
+
+    TAKER = "anti_join"
+
+    def __init__(
+        self,
+        types: tuple[type, type],
+        lifetimes: tuple[StateTtl | None, StateTtl | None],
+        *,
+        on: Condition | None,
+        retracting: bool,
+    ) -> None:
+        """Take the same as a semi join."""
+        super().__init__(types, lifetimes, on=on, retracting=retracting)
+        self.retracts = True
+
+    def _shows(self, matches: int) -> bool:
+        return matches == 0
+
+    def _show_first_match(self, ctx: Context, side: Side, kept: Any, copies: int) -> None:
+        self._show(ctx, RowKind.DELETE, side, kept, copies)
+
+    def _show_no_match(self, ctx: Context, side: Side, kept: Any, copies: int) -> None:
+        self._show(ctx, RowKind.INSERT, side, kept, copies)
+
+
+def _left(left: Any, _right: Any) -> Any:
+    return left
+
+
+def semi_join(
+    sides: tuple[type[Left], type[Right]],
+    /,
+    *,
+    is_anti: bool,
+    lifetimes: tuple[StateTtl | None, StateTtl | None],
+    on: Condition | None,
+    retracting: bool,
+) -> JoinFunction[Left, Right, Left]:
+    """Return the function of `Stream.semi_join`, or of `anti_join`."""
+    takes1, takes2 = sides
+    types = (kept_type(takes1), kept_type(takes2))
+    base: Any = AntiJoin if is_anti else SemiJoin
+
+    class Join(base[takes1, takes2, takes1]):  # type: ignore[misc]  # known when it is called
+        left = MapState("left_outer", str, types[0], ttl=lifetimes[0])
+        right = MapState("right", str, types[1], ttl=lifetimes[1])
+
+    return Join(types, lifetimes, on=on, retracting=retracting)

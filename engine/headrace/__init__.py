@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         SourceNode,
         UpsertMaterialize,
     )
-    from headrace.api.options import JoinType, WindowFunction, Windows
+    from headrace.api.options import History, JoinType, WindowFunction, Windows
     from headrace.api.records import (
         Digits,
         Float32,
@@ -118,6 +118,7 @@ __all__ = [
     "FixedDelay",
     "Float32",
     "FlooredTimestamp",
+    "History",
     "Int8",
     "Int16",
     "Int32",
@@ -202,7 +203,7 @@ _MODULES = {
         "SourceNode",
         "UpsertMaterialize",
     ),
-    "api.options": ("JoinType", "WindowFunction", "Windows"),
+    "api.options": ("History", "JoinType", "WindowFunction", "Windows"),
     "api.records": (
         *("Digits", "Float32", "FlooredTimestamp", "Int8", "Int16", "Int32", "Int64", "Json", "NaiveDatetime"),
         *("RowKind", "Struct", "Timestamp", "TimestampMicros", "field"),

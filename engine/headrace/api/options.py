@@ -32,7 +32,7 @@ class GroupOptions:
 
 
 class History(enum.Enum):
-    """What the table of `Stream.apply_changes` holds of each key: slowly changing dimensions of type 1 and 2."""
+    """Rows of each key in the table of `Stream.apply_changes`: slowly changing dimensions of type 1 and 2."""
 
     SCD1 = "scd1"
     """The current row."""

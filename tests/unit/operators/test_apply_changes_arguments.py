@@ -311,6 +311,6 @@ SCD1, SCD2 = History.SCD1, History.SCD2
         (behind_filter, "put that step behind apply_changes"),
     ],
 )
-def test_what_cannot_be_right_is_refused(build, reason):
+def test_rules_that_cannot_be_are_refused(build, reason):
     with pytest.raises((TypeError, ValueError), match=f"apply_changes 'customers'.*{reason}"):
         build()

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from headrace.api.changelog_inference import check_normalized
-from headrace.api.functions import KeyedProcessFunction
+from headrace.api.functions import KeyedBroadcastFunction, KeyedProcessFunction
 from headrace.api.graph import Emit, Keep, Lag, OnConflict, UpsertMaterialize
 from headrace.api.options import ChangeRules, History
 from headrace.api.ttl import AnyTtl, Lifetime, StateTtl, span_of, ttl_of
@@ -200,3 +200,24 @@ def _corrections(rules: ChangeRules, corrections: timedelta | Lifetime | None) -
     if corrections is not None:
         raise ValueError("corrections= has no effect: the current row needs the last event alone, whatever comes late")
     return None
+
+
+def snapshot_functions(
+    stream: StreamBase[Any], name: str, *, key: tuple[str, ...], time: str, every: timedelta
+) -> tuple[KeyedProcessFunction[Any, Any], KeyedBroadcastFunction[Any, Any, Any]]:
+    """Return the function that announces snapshots, and that of `Stream.snapshot_changes`."""
+    from headrace.operators._snapshot_changes import announced_snapshots, snapshot_changes
+
+    taker, takes = f"snapshot_changes '{name}'", stream.record_type()
+    try:
+        _check_fields_of_changes(takes, key, (time,), ())
+        _check_inserts(stream)
+        return announced_snapshots(takes), snapshot_changes(takes, time, every)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{taker}: {error}") from None
+
+
+def _check_inserts(stream: StreamBase[Any]) -> None:
+    if not stream._changes.mode.is_insert:
+        msg = f"a snapshot has rows alone, and the stream is {stream._changes}: leave row_kind of the source out"
+        raise ValueError(msg)

@@ -85,7 +85,14 @@ from headrace.stream.aggregation import (
     window_top_function,
 )
 from headrace.stream.base import StreamBase
-from headrace.stream.changelog import applied_changes, keeper_of, lag_of, materializer_of, normalization
+from headrace.stream.changelog import (
+    applied_changes,
+    keeper_of,
+    lag_of,
+    materializer_of,
+    normalization,
+    snapshot_functions,
+)
 from headrace.stream.joins import as_of_join_function, join_function, lookup_of
 from headrace.stream.pipeline import PipelineGraph
 from headrace.stream.ranking import first_by_time_function, last_by_time_function, top_function
@@ -298,6 +305,25 @@ class Stream(StreamBase[R]):
         )
         gives = cast("type[S]", self._record) if record is None else record
         return self._keyed(KeyBy(key))._operated(name, function, gives)
+
+    def snapshot_changes(self, name: str, /, *, key: tuple[str, ...], time: str, every: timedelta) -> Stream[R]:
+        """Make events of full extracts of a table: each row is an update, and a key that an extract lacks is a deletion.
+
+        All rows of an extract have the same event time, in the field `time`. The extract is complete when the watermark reaches it;
+        a row that comes later goes to the quarantine. An extract without rows is none: a day that is missing deletes nothing. A key that
+        the next extract lacks is a `-D` with its last row and the time of that extract. It is found when the watermark passes the next of the times
+        that lie `every` apart: give the step of the extracts. The result is a stream of upserts of the `key`; put
+        `apply_changes(..., sequence_by=time)` behind it for a table, or for versions.
+
+        It makes a second operator, `NAME_announced`, which tells all keys which extracts there are.
+
+        Raises `ValueError` for a field that the record lacks, a step below 1 ms, and a stream that may retract records; `TypeError`
+        unless `time` is a `Timestamp`.
+        """
+        announced, function = snapshot_functions(self, name, key=key, time=time, every=every)
+        snapshots = self.key_by(time).process(f"{name}_announced", announced)
+        emits = ChangelogMode.upsert(*key)
+        return self.key_by(*key).connect(snapshots.broadcast()).process(name, function, emits=emits)
 
     def assign_event_time(self, time: str | Callable[[R], int], /) -> Stream[R]:
         """Give records another event time: a field (`Timestamp`, not optional), or what `time(record)` returns (ms since 1970, UTC).

@@ -118,7 +118,7 @@ def test_sequence_may_have_any_order(annotation, values):
 
 
 @pytest.mark.parametrize("history", History)
-def test_row_kinds_say_what_deletes(history):
+def test_row_kinds_decide_deletions(history):
     stream = stream_of(history, row_kind="kind", deletes=None)
     key = ("id", "valid_from") if history is History.SCD2 else ("id",)
     harness = PipelineHarness(stream.upsert_materialize("m", primary_key=key).sink("out"), bucket=1)
@@ -177,7 +177,7 @@ def test_late_side_gets_whole_deletions():
     assert stream.operators[-1].function.needs_keys_of_deletions is False
 
 
-def test_predicate_says_what_deletes():
+def test_predicate_decides_deletions():
     with harness_of(History.SCD1, deletes=lambda change: change.op in {"d", "x"}) as harness:
         give(harness, Change("x", 1, 0, "u", "a"), Change("x", 2, 0, "x"))
         assert [kind for kind, _ in harness.kinds()] == [INSERT, DELETE]

@@ -70,6 +70,21 @@ def test_steps_of_a_transaction_have_numbers(page):
     assert by_fields(harness.sink("periods")) == [page.Period(1, "a", 5, 1, 5), page.Period(1, "b", 5, 2, None)]
 
 
+def test_missing_keys_of_extracts_are_deleted(page):
+    harness = PipelineHarness(page.extracts, bucket=1)
+    day = 86_400_000
+    harness.feed(
+        "extracts", [page.Row(1, 0, "a"), page.Row(2, 0, "b"), page.Row(1, day, "c"), page.Row(1, 2 * day, "c")]
+    )
+    harness.run()
+    expected = [
+        page.RowVersion(1, "a", 0, day),
+        page.RowVersion(1, "c", day, None),
+        page.RowVersion(2, "b", 0, day),
+    ]
+    assert by_fields(harness.sink("rows")) == expected
+
+
 VERSIONS = """
 with events as (
     select *, lag(op) over by_place as op_before, lag(tier) over by_place as tier_before, lead(lsn) over by_place as next_lsn

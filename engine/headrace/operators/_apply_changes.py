@@ -41,14 +41,19 @@ class _AppliedChanges(KeyedProcessFunction[In, Out], OperatorFunction):
     def changes(self, name: str, keys: Sequence[Any], taken: Sequence[StreamChanges], /) -> StreamChanges:
         """Return the changes of the table.
 
-        Raises `ValueError` for a stream whose updates may lack their new rows: nothing would replace the old ones.
+        Raises `ValueError` for rows that take others back, which have no places of their own in the sequence, and for upserts of
+        another key: one that moves a row to another key of the table would leave the old row.
         """
         (changes,) = taken
-        if changes.mode.is_retract and changes.may_lack_updates and changes.is_known:
+        key = keys[0].fields
+        if changes.mode.is_retract and changes.is_known:
             msg = (
-                f"{self.TAKER} '{name}': a step before it may drop the new row of an update (filter, flat_map), and the old row would "
-                f"stay in the table: put that step behind {self.TAKER}"
+                f"{self.TAKER} '{name}' gets {changes}: its -U and -D hold old rows, with the places of these in the sequence. Call "
+                f"drop_update_before{key!r} before it, if each -D has a place of its own; or read a feed without row_kind, and give deletes="
             )
+            raise ValueError(msg)
+        if changes.mode.key and {*changes.mode.key} != {*key}:
+            msg = f"{self.TAKER} '{name}': the stream is {changes}, so its rows are identified by {changes.mode.key!r}, not by {key!r}"
             raise ValueError(msg)
         return super().changes(name, keys, taken)
 
@@ -71,7 +76,7 @@ class _AppliedChanges(KeyedProcessFunction[In, Out], OperatorFunction):
             "ordered_by": ", ".join(rules.sequence_by),
             **nulls,
             "equal_sequences": "an equal event is dropped, another one goes to the quarantine",
-            "deleted_keys": f"are forgotten {_shown(rules.tombstones)}",
+            "deleted_keys": f"are known {_shown(rules.tombstones)}",
         }
 
 
@@ -295,7 +300,8 @@ class HistoryFunction(_AppliedChanges[In, Out]):
             **tracked,
             "late_events": "go to side output 'late'" if self.LATE in self.declared else "are dropped",
             "state_kept": "a row for each event of a key; a timer for each length of corrections that has events",
-            "state_freed": f"an event, when another one behind it is final: {_shown(self._rules.corrections)}",
+            "corrections": f"an event can be put before another one {_shown(self._rules.corrections)}",
+            "state_freed": "events before the last one that is final; all of a deleted key",
         }
 
 
@@ -305,7 +311,7 @@ def _row(event: Any) -> Any:
 
 
 def _shown(length: int | None) -> str:
-    return "never (Lifetime.FOREVER)" if length is None else f"after {shown_length(length)} of event time"
+    return "for ever (Lifetime.FOREVER)" if length is None else f"for {shown_length(length)} of event time"
 
 
 class LastEvent(Struct, frozen=True):

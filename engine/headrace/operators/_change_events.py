@@ -135,11 +135,15 @@ class ChangeEvents:
     def read(self, record: Any, ctx: Context) -> tuple[str, Any] | None:
         """Return the text that sorts an event, and its record, or None where it deletes.
 
-        Returns None for a row before an update, which says nothing that the row after it does not, and for an event that was
-        refused: one whose sequence is null, or has no order.
+        Returns None for an event that was refused: one whose sequence is null, or has no order. Raises `ValueError` for a row
+        before an update.
         """
         if ctx.row_kind is RowKind.UPDATE_BEFORE:
-            return None
+            msg = (
+                "apply_changes got a row before an update (-U), which has no place of its own in the sequence: call drop_update_before(KEY) "
+                "before it"
+            )
+            raise ValueError(msg)
         if null := [name for name in self.rules.sequence_by if getattr(record, name) is None]:
             ctx.quarantine(f"{', '.join(null)} is null, and orders the events of a key")
             return None

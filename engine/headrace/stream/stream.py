@@ -269,8 +269,7 @@ class Stream(StreamBase[R]):
 
         `sequence_by` orders the events of a `key`: a field, or several. The table is that of all events in this order, whatever the
         order of their arrival. An event sets the row of its key; it deletes the row if `deletes` says so: a plain function of the
-        event, or a field and its value, `("op", "d")`. In a stream with row kinds, a `-D` deletes, and a `-U` is passed over. An event
-        that equals another one of its sequence is dropped. One that does not equal it, or whose sequence is null, goes to the
+        event, or a field and its value, `("op", "d")`. In a stream of upserts a `-D` deletes. An event that equals another one of its sequence is dropped. One that does not equal it, or whose sequence is null, goes to the
         quarantine.
 
         With `History.SCD1` the table has the current row of each key. With `History.SCD2` it has all versions, each with the part of
@@ -287,7 +286,7 @@ class Stream(StreamBase[R]):
         Changes come as `-U` with the whole old row and `+U`. A version has the event time of the event that opened it.
 
         Raises `ValueError` for a field that a record lacks, a length that is missing or has no effect, `deletes` for rows with kinds,
-        and behind a step that may have dropped rows after updates; `TypeError` for a sequence that has no order, a field of `record` that nothing defines, and values of
+        a stream that retracts rows, and upserts of another key; `TypeError` for a sequence that has no order, a field of `record` that nothing defines, and values of
         another type.
         """
         function = applied_changes(

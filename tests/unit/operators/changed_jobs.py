@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from itertools import groupby
 from operator import attrgetter
 
@@ -48,8 +47,8 @@ def changes_of(history, **options):
     return {"key": ("id",), "sequence_by": "lsn", **own, **options}
 
 
-def stream_of(history, *, row_kind=None, lag=timedelta(0), **options):
-    source = Pipeline("shop").source("changes", Change, event_time="at", row_kind=row_kind, out_of_orderness=lag)
+def stream_of(history, **options):
+    source = Pipeline("shop").source("changes", Change, event_time="at")
     return source.apply_changes("customers", **changes_of(history, **options))
 
 

@@ -12,8 +12,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from headrace import Digits, History, Lifetime, Pipeline, RowKind, Struct, Timestamp
+from headrace import AsyncFunction, Digits, History, Lifetime, OutputMode, Pipeline, RowKind, Struct, Timestamp
 from headrace.api import changelog_inference
+from headrace.errors import UserFunctionError
 from headrace.operators import ValidFrom, ValidTo
 from headrace.testing import KeyedHarness, PipelineHarness
 from tests.unit.operators.changed_jobs import (
@@ -119,7 +120,8 @@ def test_sequence_may_have_any_order(annotation, values):
 
 @pytest.mark.parametrize("history", History)
 def test_row_kinds_decide_deletions(history):
-    stream = stream_of(history, row_kind="kind", deletes=None)
+    changes = Pipeline("shop").source("changes", Change, event_time="at", row_kind="kind").drop_update_before("id")
+    stream = changes.apply_changes("customers", **changes_of(history, deletes=None))
     key = ("id", "valid_from") if history is History.SCD2 else ("id",)
     harness = PipelineHarness(stream.upsert_materialize("m", primary_key=key).sink("out"), bucket=1)
     events = [
@@ -133,6 +135,11 @@ def test_row_kinds_decide_deletions(history):
     known = [event for event in events if event.tier != "old"]
     expected = versions(known) if history is History.SCD2 else [Customer("x", "b", None)]
     assert by_fields(harness.sink("out")) == expected
+
+
+class Ask(AsyncFunction[Change, Change]):
+    async def invoke(self, change, /):
+        return [change]
 
 
 class Whole(Struct, frozen=True):
@@ -177,6 +184,18 @@ def test_late_side_gets_whole_deletions():
     assert stream.operators[-1].function.needs_keys_of_deletions is False
 
 
+def test_undeclared_retraction_fails_the_run():
+    with harness_of(History.SCD1) as harness, pytest.raises(UserFunctionError, match="drop_update_before"):
+        harness.process(Change("x", 1, 0, "u"), timestamp=0, kind=BEFORE)
+
+
+def test_order_of_arrival_may_be_any():
+    inserts = Pipeline("shop").source("changes", Change, event_time="at")
+    asked = inserts.async_wait("ask", Ask(), mode=OutputMode.UNORDERED, timeout=None)
+    table = asked.apply_changes("customers", **changes_of(History.SCD1))
+    assert str(changelog_inference.changes_of(table._use())) == "retract; unique by id"
+
+
 def test_predicate_decides_deletions():
     with harness_of(History.SCD1, deletes=lambda change: change.op in {"d", "x"}) as harness:
         give(harness, Change("x", 1, 0, "u", "a"), Change("x", 2, 0, "x"))
@@ -202,15 +221,16 @@ def test_explain_shows_the_rules():
         "history": "every version of a key",
         "ordered_by": "lsn",
         "equal_sequences": "an equal event is dropped, another one goes to the quarantine",
-        "deleted_keys": "are forgotten after 30d of event time",
+        "deleted_keys": "are known for 30d of event time",
         "opens_a_version": "a change of tier",
         "late_events": "are dropped",
         "state_kept": "a row for each event of a key; a timer for each length of corrections that has events",
-        "state_freed": "an event, when another one behind it is final: after 7d of event time",
+        "corrections": "an event can be put before another one for 7d of event time",
+        "state_freed": "events before the last one that is final; all of a deleted key",
     }
     shown = stream_of(History.SCD1, ignore_nulls=True).operators[-1].function.described()
     assert shown["nulls"] == "keep the value before them"
-    assert shown["deleted_keys"] == "are forgotten never (Lifetime.FOREVER)"
+    assert shown["deleted_keys"] == "are known for ever (Lifetime.FOREVER)"
 
 
 # ------------------------------------------------------------------------------------------------------------- refusals
@@ -267,9 +287,11 @@ def free():
     return source.apply_changes("customers", key=("id",), sequence_by="lsn")
 
 
-def behind_filter():
-    source = Pipeline("shop").source("changes", Change, event_time="at", row_kind="kind").filter(bool)
-    return source.apply_changes("customers", **changes_of(History.SCD1, deletes=None))
+def with_kinds(*key, deletes=None):
+    """A table of rows with kinds: a stream of upserts of a key, or without one, rows that take others back."""
+    source = Pipeline("shop").source("changes", Change, event_time="at", row_kind="kind")
+    changes = source.drop_update_before(*key) if key else source
+    return changes.apply_changes("customers", **changes_of(History.SCD1, deletes=deletes))
 
 
 SCD1, SCD2 = History.SCD1, History.SCD2
@@ -291,7 +313,7 @@ SCD1, SCD2 = History.SCD1, History.SCD2
         (lambda: stream_of(SCD1, tombstones=5), "tombstones must be a timedelta or Lifetime.FOREVER, not 5"),
         (lambda: stream_of(SCD1, tombstones=timedelta(0)), "tombstones must be at least 1 ms, not 0:00:00"),
         (lambda: stream_of(SCD1, deletes=None), "no event deletes, so tombstones= has no effect"),
-        (lambda: stream_of(SCD1, row_kind="kind"), "the rows have kinds, and those of kind -D delete"),
+        (lambda: with_kinds("id", deletes=("op", "d")), "the rows have kinds, and those of kind -D delete"),
         (lambda: stream_of(SCD2, corrections=None), "all events of each key would be kept for good: give corrections="),
         (lambda: stream_of(SCD1, ignore_nulls=True, corrections=None), "give corrections="),
         (lambda: stream_of(SCD1, corrections=FOREVER), "corrections= has no effect"),
@@ -308,7 +330,8 @@ SCD1, SCD2 = History.SCD1, History.SCD2
         (lambda: stream_of(SCD1, record=CustomerVersion), "'valid_from' of CustomerVersion is none of Change"),
         (lambda: stream_of(SCD1, record=Marked), "begins of Marked: a row of History.SCD1 has no versions"),
         (lambda: stream_of(SCD1, record=5), "5 is not a type of records"),
-        (behind_filter, "put that step behind apply_changes"),
+        (with_kinds, r"gets retract: its -U and -D hold old rows.*drop_update_before\('id',\) before it"),
+        (lambda: with_kinds("city"), r"identified by \('city',\), not by \('id',\)"),
     ],
 )
 def test_rules_that_cannot_be_are_refused(build, reason):

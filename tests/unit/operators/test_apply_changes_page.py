@@ -153,5 +153,6 @@ def test_table_equals_that_of_duckdb(home):
     rows = [tuple(row[name] for name in ("id", "tier", "city", "valid_from", "valid_to")) for row in table.to_pylist()]
     expected = duckdb.sql(VERSIONS.format(events=home / "changes" / "*.parquet")).fetchall()
     assert sorted(rows, key=itemgetter(0, 3)) == expected
+    assert "corrections: an event can be put before another one for 7d" in call("explain customers")
     shown = call("state get customers 3")
     assert '"lsn":11' in shown.replace(" ", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from operator import attrgetter
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from headrace import History, KeyedProcessFunction, RowKind, Struct, Timestamp
-from headrace.testing import PipelineHarness
+from headrace.testing import KeyedHarness, PipelineHarness
 from tests.unit.operators.changed_jobs import (
     MODELS,
     Change,
@@ -184,3 +185,20 @@ def test_micro_batches_and_tasks_change_nothing(parallelism, events, cuts, track
     seen = harness.sink("seen")
     assert all(row.at == opened[row.id, row.valid_from] for row in seen)
     assert sum(-1 if RowKind(row.kind).is_retraction else 1 for row in seen) == len(expected)
+
+
+@examples(40)
+@given(events=EVENTS, cut=st.integers(0, 14), tracks=st.tuples(TRACKS, TRACKS), nulls=st.booleans())
+def test_other_rules_keep_the_table_whole(events, cut, tracks, nulls):
+    table = ChangelogTable()
+    with harness_of(History.SCD2, track=tracks[0]) as harness:
+        give(harness, *events[:cut])
+        before, snapshot = harness.kinds(), harness.snapshot()
+    function = stream_of(History.SCD2, track=tracks[1], ignore_nulls=nulls).operators[-1].function
+    with KeyedHarness.restore(snapshot, function, key=attrgetter("id")) as harness:
+        give(harness, *events[cut:])
+        for kind, row in [*before, *harness.kinds()]:
+            table.apply(kind, row)
+    for key in "xy":
+        rows = sorted((row for row in table.records(CustomerVersion) if row.id == key), key=attrgetter("valid_from"))
+        assert all(row.valid_to is not None and row.valid_to <= later.valid_from for row, later in pairwise(rows))

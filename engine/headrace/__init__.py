@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         SourceNode,
         UpsertMaterialize,
     )
-    from headrace.api.options import JoinType, NullKeys, WindowFunction, Windows
+    from headrace.api.options import History, JoinType, NullKeys, WindowFunction, Windows
     from headrace.api.records import (
         Digits,
         Float32,
@@ -118,6 +118,7 @@ __all__ = [
     "FixedDelay",
     "Float32",
     "FlooredTimestamp",
+    "History",
     "Int8",
     "Int16",
     "Int32",
@@ -203,7 +204,7 @@ _MODULES = {
         "SourceNode",
         "UpsertMaterialize",
     ),
-    "api.options": ("JoinType", "NullKeys", "WindowFunction", "Windows"),
+    "api.options": ("History", "JoinType", "NullKeys", "WindowFunction", "Windows"),
     "api.records": (
         *("Digits", "Float32", "FlooredTimestamp", "Int8", "Int16", "Int32", "Int64", "Json", "NaiveDatetime"),
         *("RowKind", "Struct", "Timestamp", "TimestampMicros", "field"),

@@ -460,8 +460,9 @@ class OperatorFunction:
     """Numbers of the inputs whose updates may come without their old rows."""
     takes_null_keys: tuple[int, ...] = ()
     """Numbers of the inputs whose records come also with a null key, as `NULL_KEY`. Those of other inputs go to the quarantine."""
-    needs_keys_of_deletions: ClassVar[bool] = False
-    """Whether the function reads nothing of a `-D` but its key."""
+    needs_keys_of_deletions: bool = False
+    """Whether the function reads nothing of a `-D` but its key, and the fields `read_of_deletions`."""
+    read_of_deletions: tuple[str, ...] = ()
     has_row_of_each_key: bool = False
     """True: the result has one row for each key of the stream, whose fields hold the key under their names."""
 

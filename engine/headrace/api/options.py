@@ -31,6 +31,40 @@ class GroupOptions:
     ttl: StateTtl | None
 
 
+class History(enum.Enum):
+    """Rows of each key in the table of `Stream.apply_changes`: slowly changing dimensions of type 1 and 2."""
+
+    SCD1 = "scd1"
+    """The current row."""
+
+    SCD2 = "scd2"
+    """All versions, each with the part of the sequence in which it is valid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRules:
+    """How the changes of each key are applied: see `Stream.apply_changes`. Lengths are in ms; None: for ever."""
+
+    key: tuple[str, ...]
+    sequence_by: tuple[str, ...]
+    deletes: Callable[[Any], object] | tuple[str, Any] | None
+    history: History
+    track: tuple[str, ...]
+    ignore_nulls: bool
+    tombstones: int | None
+    corrections: int | None
+
+    @property
+    def has_versions(self) -> bool:
+        """Return whether the table holds all versions of a key."""
+        return self.history is History.SCD2
+
+    @property
+    def keeps_events(self) -> bool:
+        """Return whether the events of a key are stored: their order decides more than which one is the last."""
+        return self.has_versions or self.ignore_nulls
+
+
 class JoinType(enum.Enum):
     """Records of a join that are in the result although nothing matches them, as in SQL."""
 

@@ -180,6 +180,29 @@ def ttl_of(state_ttl: AnyTtl | None, *, kept: str, after: str) -> StateTtl | Non
     return _ttl(state_ttl)
 
 
+def span_of(given: object, argument: str, *, kept: str, after: str) -> int | None:
+    """Return a length of event time in ms that bounds a state; None for `Lifetime.FOREVER`.
+
+    `argument` is the name of the operator's argument; `kept` and `after` complete the error of a state without any limit, as for
+    `ttl_of`. Raises `ValueError` for such a state and a length below 1 ms, `TypeError` for anything that is no length.
+    """
+    if given is None:
+        msg = (
+            f"nothing bounds the state, so {kept} would be kept for good: give {argument}=timedelta(...), the length of event time "
+            f"after which {after}; or {argument}=Lifetime.FOREVER"
+        )
+        raise ValueError(msg)
+    if given is Lifetime.FOREVER:
+        return None
+    if not isinstance(given, timedelta):
+        msg = f"{argument} must be a timedelta or Lifetime.FOREVER, not {given!r:.60}"
+        raise TypeError(msg)
+    if given < _MILLISECOND:
+        msg = f"{argument} must be at least 1 ms, not {given}"
+        raise ValueError(msg)
+    return given // _MILLISECOND
+
+
 def ttls_of_sides(state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl]) -> tuple[StateTtl | None, StateTtl | None]:
     """Return the TTLs of the left and the right side of a join; None for a side that is kept until it is retracted.
 

@@ -1,6 +1,7 @@
 """Ready-made operators. They use only the public state API, so your own functions can do the same."""
 
 from headrace.operators._aggregates import ArgMax, ArgMin, Avg, Count, CountDistinct, First, Last, Max, Min, Sum
+from headrace.operators._change_events import ValidFrom, ValidTo
 from headrace.operators._group_aggregation import running_aggregate
 from headrace.operators._ranking import Rank
 from headrace.operators._windows import Cumulative, Hopping, Session, Tumbling
@@ -21,5 +22,7 @@ __all__ = [
     "Session",
     "Sum",
     "Tumbling",
+    "ValidFrom",
+    "ValidTo",
     "running_aggregate",
 ]

@@ -358,7 +358,7 @@ class Ranking:
         """
         if self._is_ranked and not self.ties:
             for old, new in itertools.zip_longest(before, after):
-                _update(ctx, old, new)
+                emit_update(ctx, old, new)
             return
         rest = list(before)
         new = [timed for timed in after if not _taken(rest, timed)]
@@ -394,8 +394,8 @@ def _are_same(one: Timed, other: Timed) -> bool:
     return one[1] == other[1] and are_equal(one[0], other[0])
 
 
-def _update(ctx: Context, before: Timed | None, after: Timed | None) -> None:
-    """Emit the change of one rank."""
+def emit_update(ctx: Context, before: Timed | None, after: Timed | None) -> None:
+    """Emit the change of one result, such as that of a rank; None means no result."""
     if before is not None and after is not None and _are_same(before, after):
         return
     if before is not None:

@@ -222,9 +222,10 @@ class _Graph:
             if isinstance(user.operator, Additions):
                 continue  # it drops them
             key = user.inputs[number].key
-            if not _reads_keys_of_deletions(user) or key is None:
+            read = _read_of_deletions(user)
+            if read is None or key is None:
                 return None
-            needed |= {*key.fields}
+            needed |= {*key.fields, *read}
         return tuple(sorted(needed))
 
     @cached_property
@@ -308,11 +309,13 @@ def _null_key_inputs(node: Node) -> tuple[int, ...]:
     return ()
 
 
-def _reads_keys_of_deletions(node: Node) -> bool:
+def _read_of_deletions(node: Node) -> tuple[str, ...] | None:
+    """Return the fields beside its key that an operator reads of a `-D`; None if it reads all."""
     operator = node.operator
     if isinstance(operator, Process) and isinstance(operator.function, OperatorFunction):
-        return operator.function.needs_keys_of_deletions
-    return False
+        function = operator.function
+        return function.read_of_deletions if function.needs_keys_of_deletions else None
+    return None
 
 
 def _outputs_of(operator: object) -> Iterator[tuple[str | None, str]]:

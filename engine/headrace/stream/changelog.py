@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 
 from headrace.api.changelog_inference import check_normalized
-from headrace.api.functions import KeyedProcessFunction
+from headrace.api.functions import KeyedBroadcastFunction, KeyedProcessFunction
 from headrace.api.graph import Emit, Keep, Lag, OnConflict, UpsertMaterialize
-from headrace.api.ttl import AnyTtl, StateTtl, ttl_of
+from headrace.api.options import ChangeRules, History
+from headrace.api.ttl import AnyTtl, Lifetime, StateTtl, span_of, ttl_of
 from headrace.api.types import check_field, check_key_field, check_record
 from headrace.options import Strategy
 from headrace.stream.base import StreamBase
@@ -116,3 +118,112 @@ def normalization(
     except (TypeError, ValueError) as error:
         raise type(error)(f"{taker}: {error}") from None
     return fields, normalize(stream.record_type(), ttl=ttl, drops_unmatched=drops_unmatched)
+
+
+def applied_changes(
+    stream: StreamBase[Any],
+    name: str,
+    record: type[Any] | None,
+    *,
+    key: tuple[str, ...],
+    sequence_by: str | tuple[str, ...],
+    deletes: Callable[[Any], object] | tuple[str, Any] | None,
+    history: History,
+    track: tuple[str, ...],
+    ignore_nulls: bool,
+    tombstones: timedelta | Lifetime | None,
+    corrections: timedelta | Lifetime | None,
+) -> KeyedProcessFunction[Any, Any]:
+    """Return the function of `Stream.apply_changes`."""
+    from headrace.operators._apply_changes import apply_changes
+
+    taker = f"apply_changes '{name}'"
+    takes = stream.record_type()
+    sequence = (sequence_by,) if isinstance(sequence_by, str) else tuple(sequence_by)
+    if record is not None:
+        check_record(taker, record)
+    try:
+        _check_fields_of_changes(takes, key, sequence, track)
+        rules = ChangeRules(
+            key=key,
+            sequence_by=sequence,
+            deletes=deletes,
+            history=history,
+            track=track,
+            ignore_nulls=ignore_nulls,
+            tombstones=_tombstones(stream, deletes, tombstones),
+            corrections=None,
+        )
+        return apply_changes(takes, record or takes, replace(rules, corrections=_corrections(rules, corrections)))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{taker}: {error}") from None
+
+
+def _check_fields_of_changes(
+    takes: type[Any], key: tuple[str, ...], sequence: tuple[str, ...], track: tuple[str, ...]
+) -> None:
+    """Check the fields of the key and the sequence. Raises `ValueError` without one, and as `check_key_field`; `TypeError` for a text."""
+    given: dict[str, object] = {"key": key, "track": track}
+    for argument, names in given.items():
+        if isinstance(names, str):
+            msg = f"{argument} takes several names, as in {argument}=('{names}',), not a text"
+            raise TypeError(msg)
+    if not key or not sequence:
+        msg = 'it needs the fields of the key, and those that order the events of a key, as in key=("id",), sequence_by="lsn"'
+        raise ValueError(msg)
+    for column in key:
+        check_key_field(takes, column)
+    for column in sequence:
+        check_field(takes, column)
+
+
+def _tombstones(stream: StreamBase[Any], deletes: object, tombstones: timedelta | Lifetime | None) -> int | None:
+    """Return how long deleted keys are known (ms). Raises `ValueError` and `TypeError` as `Stream.apply_changes` does."""
+    has_kinds = not stream._changes.mode.is_insert
+    if deletes is not None and has_kinds:
+        msg = f"the rows have kinds, and those of kind -D delete: leave deletes= out, or row_kind of the source ({stream._changes})"
+        raise ValueError(msg)
+    if deletes is None and not has_kinds:
+        if tombstones is not None:
+            msg = "no event deletes, so tombstones= has no effect: say which do, as in deletes=lambda event: event.op == 'd'"
+            raise ValueError(msg)
+        return None
+    return span_of(
+        tombstones, "tombstones", kept="deleted keys", after="an event from before a deletion makes a new row"
+    )
+
+
+def _corrections(rules: ChangeRules, corrections: timedelta | Lifetime | None) -> int | None:
+    """Return how long an event can be put before others (ms). Raises `ValueError` and `TypeError` as `Stream.apply_changes` does."""
+    if rules.track and not rules.has_versions:
+        raise ValueError(
+            "track= says what opens a version, and History.SCD1 has none: leave it out, or give History.SCD2"
+        )
+    if rules.keeps_events:
+        return span_of(
+            corrections, "corrections", kept="all events of each key", after="nothing can come before an event"
+        )
+    if corrections is not None:
+        raise ValueError("corrections= has no effect: the current row needs the last event alone, whatever comes late")
+    return None
+
+
+def snapshot_functions(
+    stream: StreamBase[Any], name: str, *, key: tuple[str, ...], time: str, every: timedelta
+) -> tuple[KeyedProcessFunction[Any, Any], KeyedBroadcastFunction[Any, Any, Any]]:
+    """Return the function that announces snapshots, and that of `Stream.snapshot_changes`."""
+    from headrace.operators._snapshot_changes import announced_snapshots, snapshot_changes
+
+    taker, takes = f"snapshot_changes '{name}'", stream.record_type()
+    try:
+        _check_fields_of_changes(takes, key, (time,), ())
+        _check_inserts(stream)
+        return announced_snapshots(takes), snapshot_changes(takes, time, every)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{taker}: {error}") from None
+
+
+def _check_inserts(stream: StreamBase[Any]) -> None:
+    if not stream._changes.mode.is_insert:
+        msg = f"a snapshot has rows alone, and the stream is {stream._changes}: leave row_kind of the source out"
+        raise ValueError(msg)

@@ -46,7 +46,7 @@ from headrace.api.graph import (
     UpsertMaterialize,
     name_of,
 )
-from headrace.api.options import JoinType, NullKeys, Ranks, WindowFunction, Windows, matched, unmatched
+from headrace.api.options import History, JoinType, NullKeys, Ranks, WindowFunction, Windows, matched, unmatched
 from headrace.api.records import RowKind
 from headrace.api.services import (
     AsyncRetryStrategy,
@@ -85,7 +85,15 @@ from headrace.stream.aggregation import (
     window_top_function,
 )
 from headrace.stream.base import StreamBase
-from headrace.stream.changelog import has_primary_key, keeper_of, lag_of, materializer_of, normalization
+from headrace.stream.changelog import (
+    applied_changes,
+    has_primary_key,
+    keeper_of,
+    lag_of,
+    materializer_of,
+    normalization,
+    snapshot_functions,
+)
 from headrace.stream.joins import as_of_join_function, join_function, lookup_of, match_function
 from headrace.stream.pipeline import PipelineGraph
 from headrace.stream.ranking import first_by_time_function, last_by_time_function, top_function
@@ -248,6 +256,80 @@ class Stream(StreamBase[R]):
         """
         fields, function = normalization(self, name, key=key, state_ttl=state_ttl, drops_unmatched=drops_unmatched)
         return self._keyed(KeyBy(fields))._operated(name, function, self._record)
+
+    def apply_changes(
+        self,
+        name: str,
+        /,
+        *,
+        key: tuple[str, ...],
+        sequence_by: str | tuple[str, ...],
+        deletes: Callable[[R], object] | tuple[str, Any] | None = None,
+        history: History = History.SCD1,
+        record: type[S] | None = None,
+        track: tuple[str, ...] = (),
+        ignore_nulls: bool = False,
+        tombstones: timedelta | Lifetime | None = None,
+        corrections: timedelta | Lifetime | None = None,
+    ) -> OperatorStream[S]:
+        """Make a table of a feed of changes whose events may come in any order (AUTO CDC and APPLY CHANGES of Databricks).
+
+        `sequence_by` orders the events of a `key`: a field, or several. The table is that of all events in this order, whatever the
+        order of their arrival. An event sets the row of its key; it deletes the row if `deletes` says so: a plain function of the
+        event, or a field and its value, `("op", "d")`. In a stream of upserts a `-D` deletes. An event that equals another one of its sequence is dropped. One that does not equal it, or whose sequence is null, goes to the
+        quarantine.
+
+        With `History.SCD1` the table has the current row of each key. With `History.SCD2` it has all versions, each with the part of
+        the sequence in which it was valid: `record` then has the fields `valid_from` and `valid_to` (None: it still is), or fields
+        marked by `ValidFrom()` and `ValidTo()`. `record` is the type of the rows, which take its other fields from the event; by
+        default all of them. A change of the fields `track` opens a version; a change of others updates the version in its place. By
+        default all fields of `record` do but the key and the sequence. With `ignore_nulls`, a null keeps the value before it.
+
+        `tombstones` is the length of event time after which a deleted key is forgotten: an older event then makes a new row.
+        `corrections` is that after which an event is final: one that has to come before it is late, and is dropped, or goes
+        to the side output `late`. Both may be `Lifetime.FOREVER`. `tombstones` is needed where there are deletions, `corrections` with
+        `History.SCD2` or `ignore_nulls`.
+
+        Changes come as `-U` with the whole old row and `+U`. A version has the event time of the event that opened it.
+
+        Raises `ValueError` for a field that a record lacks, a length that is missing or has no effect, `deletes` for rows with kinds,
+        a stream that retracts rows, and upserts of another key; `TypeError` for a sequence that has no order, a field of `record` that nothing defines, and values of
+        another type.
+        """
+        function = applied_changes(
+            self,
+            name,
+            record,
+            key=key,
+            sequence_by=sequence_by,
+            deletes=deletes,
+            history=history,
+            track=track,
+            ignore_nulls=ignore_nulls,
+            tombstones=tombstones,
+            corrections=corrections,
+        )
+        gives = cast("type[S]", self._record) if record is None else record
+        return self._keyed(KeyBy(key))._operated(name, function, gives)
+
+    def snapshot_changes(self, name: str, /, *, key: tuple[str, ...], time: str, every: timedelta) -> Stream[R]:
+        """Make events of full extracts of a table: each row is an update, and a key that an extract lacks is a deletion.
+
+        All rows of an extract have the same event time, in the field `time`. The extract is complete when the watermark reaches it;
+        a row that comes later goes to the quarantine. An extract without rows is none: a day that is missing deletes nothing. A key that
+        the next extract lacks is a `-D` with its last row and the time of that extract. It is found when the watermark passes the next of the times
+        that lie `every` apart: give the step of the extracts. The result is a stream of upserts of the `key`; put
+        `apply_changes(..., sequence_by=time)` behind it for a table, or for versions.
+
+        It makes a second operator, `NAME_announced`, which tells all keys which extracts there are.
+
+        Raises `ValueError` for a field that the record lacks, a step below 1 ms, and a stream that may retract records; `TypeError`
+        unless `time` is a `Timestamp`.
+        """
+        announced, function = snapshot_functions(self, name, key=key, time=time, every=every)
+        snapshots = self.key_by(time).process(f"{name}_announced", announced)
+        emits = ChangelogMode.upsert(*key)
+        return self.key_by(*key).connect(snapshots.broadcast()).process(name, function, emits=emits)
 
     def assign_event_time(self, time: str | Callable[[R], int], /) -> Stream[R]:
         """Give records another event time: a field (`Timestamp`, not optional), or what `time(record)` returns (ms since 1970, UTC).

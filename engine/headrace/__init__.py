@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         AsyncWait,
         Emit,
         Keep,
-        Lag,
+        LagNode,
         OnConflict,
         OutputMode,
         Process,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         SourceNode,
         UpsertMaterialize,
     )
-    from headrace.api.options import JoinType, WindowFunction, Windows
+    from headrace.api.options import JoinType, Late, WindowFunction, Windows
     from headrace.api.records import (
         Digits,
         Float32,
@@ -128,7 +128,8 @@ __all__ = [
     "KeyedBroadcastFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
-    "Lag",
+    "LagNode",
+    "Late",
     "Lifetime",
     "ListState",
     "LookupCache",
@@ -193,7 +194,7 @@ _MODULES = {
         "AsyncWait",
         "Emit",
         "Keep",
-        "Lag",
+        "LagNode",
         "OnConflict",
         "OutputMode",
         "Process",
@@ -202,7 +203,7 @@ _MODULES = {
         "SourceNode",
         "UpsertMaterialize",
     ),
-    "api.options": ("JoinType", "WindowFunction", "Windows"),
+    "api.options": ("JoinType", "Late", "WindowFunction", "Windows"),
     "api.records": (
         *("Digits", "Float32", "FlooredTimestamp", "Int8", "Int16", "Int32", "Int64", "Json", "NaiveDatetime"),
         *("RowKind", "Struct", "Timestamp", "TimestampMicros", "field"),

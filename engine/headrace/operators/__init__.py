@@ -3,6 +3,7 @@
 from headrace.operators._aggregates import ArgMax, ArgMin, Avg, Count, CountDistinct, First, Last, Max, Min, Sum
 from headrace.operators._group_aggregation import running_aggregate
 from headrace.operators._ranking import Rank
+from headrace.operators._row_functions import Lag, Lead, RowNumber
 from headrace.operators._windows import Cumulative, Hopping, Session, Tumbling
 
 __all__ = [
@@ -14,10 +15,13 @@ __all__ = [
     "Cumulative",
     "First",
     "Hopping",
+    "Lag",
     "Last",
+    "Lead",
     "Max",
     "Min",
     "Rank",
+    "RowNumber",
     "Session",
     "Sum",
     "Tumbling",

@@ -71,8 +71,8 @@ class StreamBase(Generic[R]):
     def _check_free(self, follower: str) -> None:
         if self._key is not None:
             msg = (
-                f"key_by('{self._key}') must be followed by process(), aggregate(), window(), join(), join_as_of(), top(), first_by_time(), "
-                f"last_by_time(), connect() or async_wait(mode=KEYED_ORDERED), not by {follower}"
+                f"key_by('{self._key}') must be followed by process(), aggregate(), window(), join(), join_as_of(), top(), over(), "
+                f"first_by_time(), last_by_time(), connect() or async_wait(mode=KEYED_ORDERED), not by {follower}"
             )
             raise ValueError(msg)
         if self._is_broadcast:

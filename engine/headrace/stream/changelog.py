@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.api.changelog_inference import check_normalized
 from headrace.api.functions import KeyedProcessFunction
-from headrace.api.graph import Emit, Keep, Lag, OnConflict, UpsertMaterialize
+from headrace.api.graph import Emit, Keep, LagNode, OnConflict, UpsertMaterialize
 from headrace.api.ttl import AnyTtl, StateTtl, ttl_of
 from headrace.api.types import check_field, check_key_field, check_record
 from headrace.options import Strategy
@@ -69,7 +69,7 @@ def lag_of(
     offset: int,
     strategy: Strategy,
     ttl: StateTtl | None,
-) -> Lag:
+) -> LagNode:
     """Return the materializer of `Stream.lag`, and check its fields."""
     if offset < 1 or not primary_key or not partition_by:
         msg = f"lag '{name}' needs partition_by, a primary key, and an offset of at least 1, not {offset}"
@@ -79,7 +79,7 @@ def lag_of(
     check_record(f"lag '{name}'", record)
     for column in primary_key:
         check_field(record, column)
-    return Lag(
+    return LagNode(
         name,
         primary_key,
         upsert_key,

@@ -201,7 +201,10 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
             if not rows[place].emitted:
                 revised[place] = self._completed(rows, place, rows[place])
         self._emit(rows, revised, ctx)
-        await self._rewrite(rows, revised, known.passed)
+        if self._stay or self._options.ttl is None:
+            await self._rewrite(rows, revised, known.passed)
+        else:
+            await self.passed.clear()  # its lifetime ends now, and a write would renew it
 
     def _waits_until(self, at: int) -> int:
         """Return until when a row waits for later rows (ms)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,9 +14,6 @@ from tests.unit.support.changelog_table import by_fields, table_of
 from tests.unit.support.fuzzing import examples
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
-SPLIT = "split"
-"""The end of a micro-batch."""
-
 FRAMES = [{}, {"rows": 1}, {"rows": 3}, {"within": 0}, {"within": 7}]
 PAYMENTS = st.builds(
     Payment,
@@ -25,17 +23,20 @@ PAYMENTS = st.builds(
     st.sampled_from([0.1, 0.2, 0.3, 1e16, -1e16]),
     st.integers(0, 3),
 )
-EVENTS = st.lists(PAYMENTS | st.integers(-25, 25) | st.just(SPLIT), max_size=40)
+EVENTS = st.lists(PAYMENTS | st.integers(-25, 25), max_size=40)
 RESULTS = st.sampled_from([Whole, Counted, Placed, Ahead])
 ORDERS = st.sampled_from([(), ("seq",), ("weight", "seq")])
 
 
-def play(harness, model, events):
-    """Process payments, watermarks (numbers) and ends of micro-batches in both; a payment's id is its place among the events."""
+def play(harness, model, events, splits=()):
+    """Process payments and watermarks (numbers) in both, and return the changes. A micro-batch ends before the places `splits`.
+
+    A payment's id is its place.
+    """
     for number, event in enumerate([*events, FAR]):
-        if event == SPLIT:
+        if number in splits:
             harness.snapshot()
-        elif isinstance(event, int):
+        if isinstance(event, int):
             model.watermark = max(model.watermark, event)
             harness.watermark(model.watermark)
         else:
@@ -53,7 +54,6 @@ def late_of(harness):
 @given(frame=st.sampled_from(FRAMES), result=RESULTS, order_by=ORDERS, events=EVENTS)
 def test_each_result_equals_a_fold(frame, result, order_by, events):
     model = Model(result, order_by=order_by, **frame)
-    events = [event for event in events if event != SPLIT]
     with harness_of(result, order_by=order_by, **frame) as harness:
         changes = play(harness, model, events)
         assert {kind for kind, _ in changes} <= {INSERT}
@@ -67,8 +67,32 @@ def test_each_result_equals_a_fold(frame, result, order_by, events):
 @given(frame=st.sampled_from(FRAMES), result=RESULTS, order_by=ORDERS, keep=st.sampled_from([1, 6, 30]), events=EVENTS)
 def test_late_rows_correct_the_results(frame, result, order_by, keep, events):
     model = Model(result, order_by=order_by, keep=keep, **frame)
-    events = [event for event in events if event != SPLIT]
     with harness_of(result, order_by=order_by, keep=keep, **frame) as harness:
         changes = play(harness, model, events)
         assert table_of(changes, result) == by_fields(model.results())
         assert late_of(harness) == model.late
+
+
+@examples(20)
+@given(
+    frame=st.sampled_from(FRAMES),
+    result=RESULTS,
+    keep=st.sampled_from([0, 6]),
+    backend=st.sampled_from(["hashmap", "rocksdb", "delta"]),
+    splits=st.sets(st.integers(0, 40)),
+    events=EVENTS,
+)
+def test_splits_and_backends_change_nothing(frame, result, keep, backend, splits, events):
+    options = {"keep": keep, **frame}
+    with harness_of(result, **options) as one, harness_of(result, backend=backend, **options) as other:
+        whole = play(one, Model(result, **options), events)
+        assert play(other, Model(result, **options), events, splits) == whole
+
+
+@pytest.mark.parametrize("keep", [0, 5])
+@pytest.mark.parametrize("result", [Whole, Counted])
+@given(events=EVENTS)
+def test_watermark_frees_a_range(keep, result, events):
+    with harness_of(result, within=7, keep=keep) as harness:
+        play(harness, Model(result), events)
+        assert harness.snapshot().entries == ()

@@ -19,6 +19,7 @@ from headrace.api.graph import OperatorFunction
 from headrace.api.options import OverOptions
 from headrace.api.records import RowKind, Struct
 from headrace.api.states import ListState, MapState, ValueState
+from headrace.names import counted
 from headrace.operators._event_time import LAST_TIME, check_in_calendar, freed_by, shown_length
 from headrace.operators._frames import Frame
 from headrace.operators._over_record import OverRecord, Row
@@ -296,7 +297,7 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
             parts.append(f"a row for each event time of the last {shown_length(self._stay)}, with its records")
         if self.keeps_keys:
             sums = ", with the aggregates so far" if self._frame.is_unbounded and self._record.fields else ""
-            last = f", with its last {self._context} records" if self._context else ""
+            last = f", with its last {counted(self._context, 'record')}" if self._context else ""
             parts.append(f"a row for each key{sums}{last}")
         return "; ".join(parts)
 

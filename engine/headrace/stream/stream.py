@@ -752,8 +752,8 @@ class Stream(StreamBase[R]):
 
         A result is emitted when the watermark reaches its row, with the row's event time; with `Lead`, when it reaches
         the last row that the result needs. A record that arrives later is dropped, or goes to the side output `late`.
-        With `late=Late.CORRECT` and `keep`, a record that is at most `keep` behind the watermark takes its place instead,
-        and each result that changes is emitted again (`-U`, `+U`).
+        With `late=Late.CORRECT` and `keep`, a record that is less than `keep` behind the watermark takes its place instead, and
+        each result that changes is emitted again (`-U`, `+U`).
 
         The watermark frees the state of `within`. What is kept of each key else, the last rows, sums and numbers, needs
         `state_ttl`: a duration or `StateTtl` after which a key without rows begins anew, or `Lifetime.FOREVER`.

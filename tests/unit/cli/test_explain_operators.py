@@ -53,7 +53,21 @@ visits = orders.window(Session(timedelta(hours=1)))
 visits.top("visits", 3, by="cents", early=timedelta(minutes=5)).sink("visits")
 visits.top("tied", 2, by="cents", ties=True).sink("tied")
 """
-SINKS = ["best", "worst", "unmatched", "hourly", "first", "as_of", "both", "alone", "visits", "tied", "recent", "pairs", "late"]
+SINKS = [
+    "best",
+    "worst",
+    "unmatched",
+    "hourly",
+    "first",
+    "as_of",
+    "both",
+    "alone",
+    "visits",
+    "tied",
+    "recent",
+    "pairs",
+    "late",
+]
 JOB = f"""\
 job: shops
 pipeline: shops_pipeline:pipeline

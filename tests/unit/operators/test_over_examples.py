@@ -285,7 +285,7 @@ def test_offset_below_one_is_refused():
         Lead("cents", offset=0)
 
 
-def test_changes_are_refused_with_what_mends_them():
+def test_changes_are_refused_with_a_remedy():
     with pytest.raises(ValueError, match=r"over 'recent': 'payments' may take records back.*additions\(\)"):
         over(payments(row_kind="kind"), Counted, within=5)
     upserts = Pipeline("p").source("payments", Payment, event_time="at", row_kind="kind").drop_update_before("id")

@@ -6,8 +6,9 @@ SQL: `agg(x) OVER (PARTITION BY key ORDER BY event_time ROWS | RANGE BETWEEN ...
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -21,7 +22,7 @@ from headrace.api.records import RowKind, Struct
 from headrace.api.states import ListState, MapState, ValueState
 from headrace.names import counted
 from headrace.operators._event_time import LAST_TIME, check_in_calendar, freed_by, shown_length
-from headrace.operators._frames import Frame
+from headrace.operators._frames import Frame, time_of
 from headrace.operators._over_record import OverRecord, Row
 from headrace.operators._ranking import sort_text
 from headrace.operators._value_types import ValueType, are_equal, value_type
@@ -61,6 +62,35 @@ class _Known(NamedTuple):
     def behind(self, at: int) -> list[Row]:
         """Return the rows behind an event time (ms), in order."""
         return list(chain.from_iterable(rows for time, rows in self.rows.items() if time > at))
+
+
+class _Changed(NamedTuple):
+    """Rows of a key before and after a change. Those before place `first` are the same."""
+
+    before: Sequence[Row]
+    after: list[Row]
+    first: int
+
+    def emit(self, ctx: Context) -> None:
+        """Emit the changes of results. A row that was emitted without a stored result stays as it is."""
+        for old, new in zip(self.before[self.first :], self.after[self.first :], strict=True):
+            if not new.emitted or (old.emitted and old.result is None):
+                continue
+            if not old.emitted:
+                ctx.collect(new.result, timestamp=new.at)
+            elif not are_equal(old.result, new.result):
+                ctx.collect(old.result, RowKind.UPDATE_BEFORE, timestamp=new.at)
+                ctx.collect(new.result, RowKind.UPDATE_AFTER, timestamp=new.at)
+
+    @property
+    def places(self) -> list[int]:
+        """Return the places of rows that are stored otherwise from now on."""
+        pairs = zip(self.before[self.first :], self.after[self.first :], strict=True)
+        return [
+            place
+            for place, (old, new) in enumerate(pairs, self.first)
+            if old.emitted is not new.emitted or not are_equal(old.result, new.result)
+        ]
 
 
 class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
@@ -148,11 +178,12 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         same = sorted([*known.rows.get(at, ()), *new], key=order_of)
         rows = [*before, *same, *behind]
         revised = self._revised(rows, len(before), known.passed, ctx.key)
-        self._emit(rows, revised, ctx)
+        changed = _Changed(rows, revised, max(0, len(before) - self._lead))
+        changed.emit(ctx)
         if self._lead and (behind or before):
             earlier = at if behind else before[-1].at  # it is not the last row, or no more
             ctx.timers.delete_event_time(self._waits_until(earlier), f"{WAIT}{earlier}")
-        await self._store(rows, revised, known.passed, at)
+        await self._store(changed, known.passed, at)
 
     def _revised(self, rows: Sequence[Row], first: int, passed: Any, key: Any) -> list[Row]:
         """Return the rows with the results that they have now: those from place `first` on, and before it new values of `Lead`."""
@@ -179,31 +210,19 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         result = self._record.with_leads(row.result, rows, place) if self._lead else row.result
         return msgspec.structs.replace(row, result=result, emitted=True)
 
-    @staticmethod
-    def _emit(before: Sequence[Row], after: Sequence[Row], ctx: Context) -> None:
-        """Emit the changes of results. A row that was emitted without a stored result stays as it is."""
-        for old, new in zip(before, after, strict=True):
-            if old is new or not new.emitted or (old.emitted and old.result is None):
-                continue
-            if not old.emitted:
-                ctx.collect(new.result, timestamp=new.at)
-            elif not are_equal(old.result, new.result):
-                ctx.collect(old.result, RowKind.UPDATE_BEFORE, timestamp=new.at)
-                ctx.collect(new.result, RowKind.UPDATE_AFTER, timestamp=new.at)
-
     async def _give_up(self, at: int, ctx: Context) -> None:
         """Emit the last rows with the defaults of `Lead`, if a row at this event time (ms) is the last one."""
         known = await self._known()
         rows = known.before(_END)
         if not rows or rows[-1].at != at:
             return
-        revised = list(rows)
-        for place in range(max(0, len(rows) - self._lead), len(rows)):
+        changed = _Changed(rows, list(rows), max(0, len(rows) - self._lead))
+        for place in range(changed.first, len(rows)):
             if not rows[place].emitted:
-                revised[place] = self._completed(rows, place, rows[place])
-        self._emit(rows, revised, ctx)
+                changed.after[place] = self._completed(rows, place, rows[place])
+        changed.emit(ctx)
         if self._stay or self._options.ttl is None:
-            await self._rewrite(rows, revised, known.passed)
+            await self._rewrite(changed, known.passed)
         else:
             await self.passed.clear()  # its lifetime ends now, and a write would renew it
 
@@ -226,22 +245,24 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
             frame = self._record.create()
         return self._passed(0, [], frame) if passed is None else self._passed(passed.number, passed.rows, frame)
 
-    async def _store(self, rows: Sequence[Row], revised: Sequence[Row], passed: Any, at: int) -> None:
+    async def _store(self, changed: _Changed, passed: Any, at: int) -> None:
         if self._stay:
-            await self._rewrite(rows, revised, passed, at)
+            await self._rewrite(changed, passed, at)
         elif self.keeps_keys:
-            more = len(revised) - len(passed.rows)
-            await self.passed.update(self._passed(passed.number + more, self._last(revised), passed.frame))
+            more = len(changed.after) - len(passed.rows)
+            await self.passed.update(self._passed(passed.number + more, self._last(changed.after), passed.frame))
 
-    async def _rewrite(self, rows: Sequence[Row], revised: Sequence[Row], passed: Any, at: int | None = None) -> None:
-        """Store the rows that changed, and those of an event time (ms)."""
+    async def _rewrite(self, changed: _Changed, passed: Any, *new: int) -> None:
+        """Store the rows that changed, and those of event times with `new` rows (ms)."""
         settled = len(passed.rows)
-        if _differ(rows[:settled], revised[:settled]):
-            await self.passed.update(self._passed(passed.number, self._last(revised[:settled]), passed.frame))
-        for time, group in groupby(zip(rows[settled:], revised[settled:], strict=True), lambda pair: pair[0].at):
-            old, new = zip(*group, strict=True)
-            if time == at or _differ(old, new):
-                await self.rows.put(time_text(time), list(self._stored(new)))
+        places = changed.places
+        if places and places[0] < settled:
+            last = self._last(changed.after[:settled])
+            await self.passed.update(self._passed(passed.number, last, passed.frame))
+        for time in sorted({*new, *(changed.after[place].at for place in places if place >= settled)}):
+            first = bisect_left(changed.after, time, lo=settled, key=time_of)
+            end = bisect_right(changed.after, time, lo=first, key=time_of)
+            await self.rows.put(time_text(time), list(self._stored(changed.after[first:end])))
 
     async def _settle(self, at: int) -> None:
         """Move the rows of an event time (ms) to those that no later row changes, or free them."""
@@ -306,7 +327,3 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         if not self.keeps_keys:
             return by_watermark
         return f"the row of a key: {freed_by(self._options.ttl)}" + (f"; others {by_watermark}" if self._stay else "")
-
-
-def _differ(one: Sequence[Row], other: Sequence[Row]) -> bool:
-    return any(a is not b for a, b in zip(one, other, strict=True))

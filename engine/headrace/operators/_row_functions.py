@@ -89,5 +89,7 @@ class Lead(_Shifted):
     """Value of the row `offset` places after the current one; `default` where there is none (SQL: `LEAD`).
 
     The result is emitted once the watermark has passed that row; at the end of the input, or after the operator's
-    `state_ttl` without such a row, with the default. Otherwise as `Lag`: raises `ValueError` for an `offset` below 1.
+    `state_ttl` without such a row, with the default. Otherwise as `Lag`.
+
+    Raises `ValueError` for an `offset` below 1.
     """

@@ -299,3 +299,40 @@ def test_stream_without_a_key_is_refused():
     stream = Pipeline("p").source("payments", Payment, event_time="at")
     with pytest.raises(ValueError, match="over 'recent': 'payments' needs a key"):
         over(stream, Counted, within=5)
+
+
+def test_key_of_a_function_is_a_field():
+    class Keyed(Struct, frozen=True):
+        key: str
+        payments: Annotated[int, Count()]
+
+    stream = Pipeline("p").source("payments", Payment, event_time="at").key_by(last_digit)
+    function = stream.over("n", Keyed, within=HOUR).operators[-1].function
+    with KeyedHarness(function, key=last_digit) as harness:
+        assert [record for _, record in give(harness, (1, 1), (2, 1), FAR)] == [Keyed("a", 1), Keyed("a", 2)]
+
+
+def last_digit(payment: Payment) -> str:
+    return payment.card[-1]
+
+
+def test_late_correction_survives_a_restart():
+    with harness_of(Counted, rows=2, keep=10, backend="delta") as harness:
+        give(harness, (1, 1), (5, 5), 9)
+        snapshot = harness.snapshot()
+    with harness_of(Counted, rows=2, keep=10, backend="delta", snapshot=snapshot) as harness:
+        changes = give(harness, (3, 3))
+        assert [(kind, record.id, record.total) for kind, record in changes] == [
+            (INSERT, 3, 4),
+            (BEFORE, 5, 6),
+            (AFTER, 5, 8),
+        ]
+
+
+def test_rows_passed_before_corrections_began_stay():
+    with harness_of(Placed, within=20) as harness:
+        give(harness, (5, 5), 9)
+        snapshot = harness.snapshot()
+    with harness_of(Placed, within=20, keep=10, snapshot=snapshot) as harness:
+        assert values(give(harness, (3, 3)), "id", "payments") == [(3, 1)]
+        assert values(give(harness, (12, 1), FAR), "id", "payments") == [(12, 3)]

@@ -72,13 +72,11 @@ class _Changed(NamedTuple):
     first: int
 
     def emit(self, ctx: Context) -> None:
-        """Emit the changes of results. A row that was emitted without a stored result stays as it is."""
+        """Emit the changes of results."""
         for old, new in zip(self.before[self.first :], self.after[self.first :], strict=True):
-            if not new.emitted or (old.emitted and old.result is None):
-                continue
-            if not old.emitted:
+            if new.emitted and not old.emitted:
                 ctx.collect(new.result, timestamp=new.at)
-            elif not are_equal(old.result, new.result):
+            elif new.emitted and not are_equal(old.result, new.result):
                 ctx.collect(old.result, RowKind.UPDATE_BEFORE, timestamp=new.at)
                 ctx.collect(new.result, RowKind.UPDATE_AFTER, timestamp=new.at)
 
@@ -194,6 +192,8 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
             start = msgspec.json.decode(msgspec.json.encode(start), type=self._record.slice)  # it is changed in place
         parts = self._frame.parts(self._record, rows, first, start, len(passed.rows))
         for place, part in enumerate(parts, first):
+            if rows[place].emitted and rows[place].result is None:
+                continue  # it was emitted before late rows corrected results: nobody knows what is to be taken back
             result = self._record.result_of(rows, place, number=number + place, part=part, key=key)
             revised[place] = msgspec.structs.replace(rows[place], result=result)
         for place in range(max(0, first - self._lead), len(rows)):
@@ -284,7 +284,11 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         """Return rows without results, unless a later row may change these."""
         if self._lead or self.retracts:
             return iter(rows)
-        return (self._row(at=row.at, order=row.order, record=row.record, emitted=True) for row in rows)
+        stored = self._row
+        return (
+            row if row.result is None else stored(at=row.at, order=row.order, record=row.record, emitted=True)
+            for row in rows
+        )
 
     # ------------------------------------------------------------------------------------------------- describing
 

@@ -334,5 +334,5 @@ def test_rows_passed_before_corrections_began_stay():
         give(harness, (5, 5), 9)
         snapshot = harness.snapshot()
     with harness_of(Placed, within=20, keep=10, snapshot=snapshot) as harness:
-        assert values(give(harness, (3, 3)), "id", "payments") == [(3, 1)]
-        assert values(give(harness, (12, 1), FAR), "id", "payments") == [(12, 3)]
+        assert values(give(harness, (3, 3), (2, 2)), "id", "payments") == [(3, 1), (2, 1), (3, 1), (3, 2)]
+        assert values(give(harness, (12, 1), FAR), "id", "payments") == [(12, 4)]

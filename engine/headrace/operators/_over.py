@@ -97,6 +97,7 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
     `waiting` holds the rows that the watermark has not reached, in the namespace of their event time (ms), with a timer
     for that time. `rows` holds passed rows by event time, as a text that sorts, for as long as a frame begins before
     them or a late row may change their results; a timer for each time then moves them to `passed`, or frees them.
+    `latest` is what `passed` will be when they are all there: with it, a row in time need not read them.
     """
 
     KIND = "over"
@@ -106,6 +107,7 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
     waiting: ListState[Any]
     rows: MapState[str, list[Any]]
     passed: ValueState[Any]
+    latest: ValueState[Any]
 
     def __init__(self, record: OverRecord, frame: Frame, types: tuple[Any, Any], options: OverOptions) -> None:
         """Take the result, its frame, and the types of a stored row and of `Passed`."""
@@ -120,6 +122,8 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         self._lead = record.farthest_lead
         self._context = max(frame.context, record.farthest_lag, self._lead)
         self.retracts = self._keep > 0
+        # Each of the two would expire at its own time; and a range, or Lead, needs the rows themselves.
+        self._has_latest = self._keep > 0 and self.keeps_keys and not (options.ttl or frame.reach or self._lead)
 
     @property
     def keeps_keys(self) -> bool:
@@ -160,7 +164,7 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         kind, _, at = ctx.namespace.partition(" ")
         if kind == ROW:
             waiting = self.waiting.namespace(str(timestamp))
-            await self._insert(timestamp, await waiting.get(), ctx)
+            await self._append(timestamp, await waiting.get(), ctx)
             await waiting.clear()
         elif f"{kind} " == SETTLE:
             await self._settle(int(at))
@@ -169,28 +173,49 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
 
     # ------------------------------------------------------------------------------------------------------- rows
 
+    async def _append(self, at: int, new: Sequence[Row], ctx: Context) -> None:
+        """Put rows of one event time (ms) behind all others, and emit their results."""
+        latest = await self.latest.value() if self._has_latest else None
+        if latest is None:
+            await self._insert(at, new, ctx)
+            return
+        first = len(latest.rows)
+        rows = [*latest.rows, *sorted(new, key=order_of)]
+        changed = _Changed(rows, self._revised(rows, first, latest, latest.frame, ctx.key), first)
+        changed.emit(ctx)
+        await self.rows.put(time_text(at), changed.after[first:])
+        await self.latest.update(self._extended(latest, changed.after, latest.frame))
+
     async def _insert(self, at: int, new: Sequence[Row], ctx: Context) -> None:
         """Put rows of one event time (ms) in their places, and emit the results that change."""
         known = await self._known()
         before, behind = known.before(at), known.behind(at)
         same = sorted([*known.rows.get(at, ()), *new], key=order_of)
         rows = [*before, *same, *behind]
-        revised = self._revised(rows, len(before), known.passed, ctx.key)
+        frame = known.passed.frame
+        if self._stay and frame is not None:
+            frame = msgspec.json.decode(msgspec.json.encode(frame), type=self._record.slice)  # it is changed in place
+        revised = self._revised(rows, len(before), known.passed, frame, ctx.key)
         changed = _Changed(rows, revised, max(0, len(before) - self._lead))
         changed.emit(ctx)
         if self._lead and (behind or before):
             earlier = at if behind else before[-1].at  # it is not the last row, or no more
             ctx.timers.delete_event_time(self._waits_until(earlier), f"{WAIT}{earlier}")
-        await self._store(changed, known.passed, at)
+        if self._stay:
+            await self._rewrite(changed, known.passed, at)
+        elif self.keeps_keys:
+            await self.passed.update(self._extended(known.passed, revised, frame))
+        if self._has_latest:
+            await self.latest.update(self._extended(known.passed, revised, frame))
 
-    def _revised(self, rows: Sequence[Row], first: int, passed: Any, key: Any) -> list[Row]:
-        """Return the rows with the results that they have now: those from place `first` on, and before it new values of `Lead`."""
+    def _revised(self, rows: Sequence[Row], first: int, passed: Any, frame: Any, key: Any) -> list[Row]:
+        """Return the rows with the results that they have now: those from place `first` on, and before it new values of `Lead`.
+
+        An unbounded frame adds the rows to `frame`.
+        """
         revised = list(rows)
         number = passed.number - len(passed.rows) + 1
-        start = passed.frame
-        if self._stay and start is not None:
-            start = msgspec.json.decode(msgspec.json.encode(start), type=self._record.slice)  # it is changed in place
-        parts = self._frame.parts(self._record, rows, first, start, len(passed.rows))
+        parts = self._frame.parts(self._record, rows, first, frame, len(passed.rows))
         for place, part in enumerate(parts, first):
             if rows[place].emitted and rows[place].result is None:
                 continue  # it was emitted before late rows corrected results: nobody knows what is to be taken back
@@ -245,12 +270,10 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
             frame = self._record.create()
         return self._passed(0, [], frame) if passed is None else self._passed(passed.number, passed.rows, frame)
 
-    async def _store(self, changed: _Changed, passed: Any, at: int) -> None:
-        if self._stay:
-            await self._rewrite(changed, passed, at)
-        elif self.keeps_keys:
-            more = len(changed.after) - len(passed.rows)
-            await self.passed.update(self._passed(passed.number + more, self._last(changed.after), passed.frame))
+    def _extended(self, passed: Any, rows: Sequence[Row], frame: Any) -> Any:
+        """Return `passed` with all of `rows`, of which it has the first."""
+        more = len(rows) - len(passed.rows)
+        return self._passed(passed.number + more, self._last(rows), frame)
 
     async def _rewrite(self, changed: _Changed, passed: Any, *new: int) -> None:
         """Store the rows that changed, and those of event times with `new` rows (ms)."""
@@ -273,8 +296,7 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         if self.keeps_keys:
             passed = await self._of_key()
             frame = self._record.add_rows(passed.frame, rows) if self._frame.is_unbounded else None
-            last = self._last([*passed.rows, *rows])
-            await self.passed.update(self._passed(passed.number + len(rows), last, frame))
+            await self.passed.update(self._extended(passed, [*passed.rows, *rows], frame))
 
     def _last(self, rows: Sequence[Row]) -> list[Row]:
         """Return the last rows, as far as later rows need them, as they are stored."""
@@ -323,7 +345,7 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         if self.keeps_keys:
             sums = ", with the aggregates so far" if self._frame.is_unbounded and self._record.fields else ""
             last = f", with its last {counted(self._context, 'record')}" if self._context else ""
-            parts.append(f"a row for each key{sums}{last}")
+            parts.append(f"{'two rows' if self._has_latest else 'a row'} for each key{sums}{last}")
         return "; ".join(parts)
 
     def _state_freed(self) -> str:

@@ -37,7 +37,7 @@ class SlidingOver(OverFunction[In, Out]):
 
     frame: ValueState[Any]
 
-    async def _insert(self, at: int, new: Sequence[Row], ctx: Context) -> None:
+    async def _append(self, at: int, new: Sequence[Row], ctx: Context) -> None:
         rows = sorted(new, key=order_of)
         part = self._record.add_rows(await self.frame.value() or self._record.create(), rows)
         for place in range(len(rows)):
@@ -79,6 +79,7 @@ def over(takes: type[In], gives: type[Out], options: OverOptions) -> OverFunctio
         waiting = ListState("waiting", row)
         rows = MapState("rows", str, list[row])
         passed = ValueState("passed", of_key, ttl=options.ttl)
+        latest = ValueState("latest", of_key)
 
     function = Over(record, frame, (row, of_key), options)
     if not frame.reach or options.keep or function.keeps_keys or not all(map(_gives_back(takes), record.fields)):

@@ -178,7 +178,7 @@ def test_late_row_corrects_the_lead_before_it():
 
 
 @pytest.mark.parametrize(
-    ("options", "entries"), [({"rows": 3}, 1), ({}, 1), ({"rows": 1}, 0), ({"rows": 3, "keep": 4}, 1)]
+    ("options", "entries"), [({"rows": 3}, 1), ({}, 1), ({"rows": 1}, 0), ({"rows": 3, "keep": 4}, 2)]
 )
 def test_state_of_a_key_is_bounded(options, entries):
     with harness_of(Counted, **options) as harness:

@@ -1,4 +1,4 @@
-"""Payments, results over their frames, and a plain model of them; `pipeline` is what tasks of Spark load."""
+"""Payments, results over their frames, and a plain model of them."""
 
 from __future__ import annotations
 
@@ -93,6 +93,14 @@ class Counted(Struct, frozen=True):
     mean: Annotated[float | None, Avg("cents")]
     prices: Annotated[int, CountDistinct("cents")]
     large: Annotated[int, Count(where=lambda payment: (payment.cents or 0) > 4)]
+
+
+class Weighed(Struct, frozen=True):
+    """Results whose sums depend on the order of the rows, and on rows that were added and taken away."""
+
+    id: int
+    payments: Annotated[int, Count()]
+    weight: Annotated[float, Sum("weight")]
 
 
 class Placed(Struct, frozen=True):
@@ -226,6 +234,3 @@ def folded(frame):
         "large": sum(price > 4 for price in cents),
         "joined": " ".join(str(row.id) for row in frame),
     }
-
-
-pipeline = over(payments(lag=4000), Placed, rows=3).sink("recent")

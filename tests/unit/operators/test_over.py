@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace import RowKind
 from headrace.testing import SideRecord
-from tests.unit.operators.over_jobs import FAR, Ahead, Counted, Model, Payment, Placed, Whole, harness_of
+from tests.unit.operators.over_jobs import FAR, Ahead, Counted, Model, Payment, Placed, Weighed, Whole, harness_of
 from tests.unit.support.changelog_table import by_fields, table_of
 from tests.unit.support.fuzzing import examples
 
@@ -24,7 +24,7 @@ PAYMENTS = st.builds(
     st.integers(0, 3),
 )
 EVENTS = st.lists(PAYMENTS | st.integers(-25, 25), max_size=40)
-RESULTS = st.sampled_from([Whole, Counted, Placed, Ahead])
+RESULTS = st.sampled_from([Whole, Counted, Weighed, Placed, Ahead])
 ORDERS = st.sampled_from([(), ("seq",), ("weight", "seq")])
 
 

@@ -12,7 +12,18 @@ from headrace import Late, Lifetime, Pipeline, RowKind, StateTtl, Struct, Timest
 from headrace.errors import UserFunctionError
 from headrace.operators import Count, First, Last, Lead, RowNumber, Sum
 from headrace.testing import KeyedHarness, SideRecord
-from tests.unit.operators.over_jobs import FAR, Ahead, Counted, Payment, Placed, Whole, harness_of, over, payments
+from tests.unit.operators.over_jobs import (
+    FAR,
+    Ahead,
+    Counted,
+    Payment,
+    Placed,
+    Weighed,
+    Whole,
+    harness_of,
+    over,
+    payments,
+)
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 HOUR = timedelta(hours=1)
@@ -336,3 +347,13 @@ def test_rows_passed_before_corrections_began_stay():
     with harness_of(Placed, within=20, keep=10, snapshot=snapshot) as harness:
         assert values(give(harness, (3, 3), (2, 2)), "id", "payments") == [(3, 1), (2, 1), (3, 1), (3, 2)]
         assert values(give(harness, (12, 1), FAR), "id", "payments") == [(12, 4)]
+
+
+@pytest.mark.parametrize("options", [{"within": 7}, {"rows": 2}, {"within": 7, "keep": 5}])
+def test_sum_of_floats_forgets_what_left(options):
+    """1e16 + 0.1 is 1e16: whoever added it and took it away again would have lost the rest."""
+    with harness_of(Weighed, **options) as harness:
+        for at, weight in ((0, 1e16), (5, 0.1), (10, 0.2)):
+            harness.process(Payment("a", at, 1, weight, id=at), timestamp=at)
+        harness.watermark(FAR)
+        assert [record.weight for _, record in harness.kinds()] == [1e16, 1e16 + 0.1, 0.1 + 0.2]

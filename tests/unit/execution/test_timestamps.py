@@ -237,6 +237,7 @@ STREAMS = {
     "over, sums of a range": lambda: over(Summed, within=ms(6)),
     "over, next rows": lambda: over(Ahead, rows=3, state_ttl=ms(9)),
     "over, late": lambda: over(late=Late.CORRECT, keep=ms(8), state_ttl=ms(9)),
+    "over, late, for ever": lambda: over(late=Late.CORRECT, keep=ms(8), state_ttl=Lifetime.FOREVER),
     "over, late, rows": lambda: over(rows=2, late=Late.CORRECT, keep=ms(8), state_ttl=ms(5)),
     "over, late, range": lambda: over(Summed, within=ms(6), late=Late.CORRECT, keep=ms(8)),
     "over, late, next rows": lambda: over(Ahead, within=ms(6), late=Late.CORRECT, keep=ms(8), state_ttl=ms(9)),

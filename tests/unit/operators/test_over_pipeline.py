@@ -52,13 +52,18 @@ def test_crashes_and_splits_change_nothing(rows, frame, result, seed):
 
 
 @examples(5)
-@given(rows=PAYMENTS, frame=st.sampled_from([{}, {"rows": 3}, {"within": 9}]), bucket=st.integers(1, 4))
-def test_corrections_reach_the_merged_table(rows, frame, bucket):
+@given(
+    rows=PAYMENTS,
+    frame=st.sampled_from([{}, {"rows": 3}, {"within": 9}]),
+    result=st.sampled_from([Placed, Ahead]),
+    bucket=st.integers(1, 4),
+)
+def test_corrections_reach_the_merged_table(rows, frame, result, bucket):
     """Without an `out_of_orderness`, most rows come late; the table ends as if none had."""
-    model = Model(Ahead, **frame)
+    model = Model(result, **frame)
     for row in rows:
         model.take(row)
-    results = over(payments(), Ahead, keep=1000, **frame)
+    results = over(payments(), result, keep=1000, **frame)
     pipeline = results.upsert_materialize("latest", primary_key=("id",), upsert_key=("id",)).sink("recent")
     harness = PipelineHarness(pipeline, bucket=bucket)
     for start in range(0, len(rows), 4):

@@ -350,7 +350,7 @@ def test_rows_passed_before_corrections_began_stay():
 
 
 @pytest.mark.parametrize("options", [{"within": 7}, {"rows": 2}, {"within": 7, "keep": 5}])
-def test_sum_of_floats_forgets_what_left(options):
+def test_sum_of_floats_forgets_rows_behind(options):
     """1e16 + 0.1 is 1e16: whoever added it and took it away again would have lost the rest."""
     with harness_of(Weighed, **options) as harness:
         for at, weight in ((0, 1e16), (5, 0.1), (10, 0.2)):

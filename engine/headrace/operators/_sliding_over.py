@@ -39,21 +39,35 @@ class SlidingOver(OverFunction[In, Out]):
 
     async def _append(self, at: int, new: Sequence[Row], ctx: Context) -> None:
         rows = sorted(new, key=order_of)
-        part = self._record.add_rows(await self.frame.value() or self._record.create(), rows)
+        part = self._record.add_rows(await self.frame.value() or await self._folded(), rows)
         for place in range(len(rows)):
             ctx.collect(self._record.result_of(rows, place, number=0, part=part, key=ctx.key))
         await self.frame.update(part)
         await self.rows.put(time_text(at), list(self._stored(rows)))
 
+    async def _folded(self) -> Any:
+        """Return the aggregates of all rows in the range: mostly there are none."""
+        part = self._record.create()
+        async for rows in self.rows.values():
+            part = self._record.add_rows(part, rows)
+        return part
+
     async def _settle(self, at: int) -> None:
         rows = await self.rows.get(time_text(at))
-        part = await self.frame.value()
-        if rows is None or part is None:
+        if rows is None:
             return
         await self.rows.remove(time_text(at))
-        for row in rows:
-            part = self._record.add(Change(row.record, row.at, -1), part)
-        await (self.frame.update(part) if part.rows else self.frame.clear())
+        part = self._without(rows, await self.frame.value())
+        await (self.frame.clear() if part is None else self.frame.update(part))
+
+    def _without(self, rows: Sequence[Row], part: Any) -> Any:
+        """Return the aggregates without rows; None if no rows are left, or if the rest exceeds 64 bits, which no row may ever see."""
+        try:
+            for row in rows if part is not None else ():
+                part = self._record.add(Change(row.record, row.at, -1), part)
+        except OverflowError:
+            return None
+        return part if part is not None and part.rows else None
 
     def _state_kept(self) -> str:
         return f"{super()._state_kept()}; a row for each key with the aggregates of its range"

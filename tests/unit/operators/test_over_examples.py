@@ -357,3 +357,12 @@ def test_sum_of_floats_forgets_rows_behind(options):
             harness.process(Payment("a", at, 1, weight, id=at), timestamp=at)
         harness.watermark(FAR)
         assert [record.weight for _, record in harness.kinds()] == [1e16, 1e16 + 0.1, 0.1 + 0.2]
+
+
+def test_sum_that_no_row_sees_may_exceed():
+    """After 0 has left, 1 and 2 exceed 64 bits together; but no row has this frame."""
+    largest = (1 << 63) - 1
+    with harness_of(Counted, within=3) as harness:
+        totals = values(give(harness, (0, -5), (1, largest), (2, 5), (5, 1), (6, 2), FAR), "total")
+        assert totals == [(-5,), (largest - 5,), (largest,), (6,), (3,)]
+        assert harness.snapshot().entries == ()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         AsyncWait,
         Emit,
         Keep,
-        Lag,
+        LagNode,
         OnConflict,
         OutputMode,
         Process,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         SourceNode,
         UpsertMaterialize,
     )
-    from headrace.api.options import History, JoinType, NullKeys, WindowFunction, Windows
+    from headrace.api.options import History, JoinType, Late, NullKeys, WindowFunction, Windows
     from headrace.api.records import (
         Digits,
         Float32,
@@ -129,7 +129,8 @@ __all__ = [
     "KeyedBroadcastFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
-    "Lag",
+    "LagNode",
+    "Late",
     "Lifetime",
     "ListState",
     "LookupCache",
@@ -195,7 +196,7 @@ _MODULES = {
         "AsyncWait",
         "Emit",
         "Keep",
-        "Lag",
+        "LagNode",
         "OnConflict",
         "OutputMode",
         "Process",
@@ -204,7 +205,7 @@ _MODULES = {
         "SourceNode",
         "UpsertMaterialize",
     ),
-    "api.options": ("History", "JoinType", "NullKeys", "WindowFunction", "Windows"),
+    "api.options": ("History", "JoinType", "Late", "NullKeys", "WindowFunction", "Windows"),
     "api.records": (
         *("Digits", "Float32", "FlooredTimestamp", "Int8", "Int16", "Int32", "Int64", "Json", "NaiveDatetime"),
         *("RowKind", "Struct", "Timestamp", "TimestampMicros", "field"),

@@ -28,7 +28,7 @@ from headrace.api.graph import (
     Filter,
     FlatMap,
     Input,
-    Lag,
+    LagNode,
     Map,
     Operator,
     OperatorFunction,
@@ -301,6 +301,6 @@ _RULES: dict[type, Callable[[Any, _Inputs, _Taken], StreamChanges]] = {
     AsyncWait: _answered,
     Process: _processed,
     UpsertMaterialize: _materialized,
-    Lag: _materialized,
+    LagNode: _materialized,
 }
 """Rules by operator. Operators without one, another event time and the end of a stream, give what they take."""

@@ -146,7 +146,7 @@ class UpsertMaterialize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lag(UpsertMaterialize):
+class LagNode(UpsertMaterialize):
     """Each row with an earlier one of its partition, with support for retractions. `partition_by` keys the history.
 
     Raises `ValueError` as `UpsertMaterialize` does.

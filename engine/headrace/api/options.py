@@ -1,4 +1,4 @@
-"""Arguments of operators: options of an aggregate, kinds of joins, window joins, ranks and windows."""
+"""Arguments of operators: options of an aggregate, kinds of joins, window joins, ranks, rows over a frame, and windows."""
 
 from __future__ import annotations
 
@@ -188,6 +188,36 @@ class Ranks:
         if self.n < 1:
             msg = f"the number of records must be a whole number of at least 1, not {self.n!r:.60}"
             raise ValueError(msg)
+
+
+class Late(enum.Enum):
+    """Rows that arrive after the watermark has passed their event time: see `Stream.over`."""
+
+    DROP = "drop"
+    """They change nothing: they are dropped, or go to the side output `late`. Results are inserts."""
+
+    CORRECT = "correct"
+    """They take their place, and each result that changes is emitted again, as `-U` and `+U`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverOptions:
+    """Frame of the rows of each key, and late rows: see `Stream.over`. Lengths are in ms.
+
+    Without `rows` and `within`, a frame begins with the first row of the key.
+    """
+
+    key: KeyBy
+    """The key of the records."""
+    order_by: tuple[str, ...] = ()
+    """Fields that order rows of equal event time."""
+    rows: int | None = None
+    """Number of rows of a frame, the current one included."""
+    within: int | None = None
+    """How long before its row a frame begins."""
+    keep: int = 0
+    """How long behind the watermark a late row corrects results; 0: no late row does."""
+    ttl: StateTtl | None = None
 
 
 In = TypeVar("In", bound=msgspec.Struct)

@@ -23,7 +23,7 @@ from headrace.api.graph import (
     Filter,
     FlatMap,
     KeyBy,
-    Lag,
+    LagNode,
     Map,
     OperatorFunction,
     Process,
@@ -379,7 +379,7 @@ def _materialize(config: JobConfig, operator: UpsertMaterialize, sink: str) -> d
     }
 
 
-def _lag(config: JobConfig, operator: Lag, _: str) -> dict[str, Any]:
+def _lag(config: JobConfig, operator: LagNode, _: str) -> dict[str, Any]:
     layouts = config.upsert_materialize(operator.name).layouts(operator.strategy, config.state.backend)
     return {
         "function": getattr(operator.function, "__name__", str(operator.function)),
@@ -410,7 +410,7 @@ _KINDS = {
     AsyncWait: "async wait",
     Process: "keyed process",
     UpsertMaterialize: "upsert materializer",
-    Lag: "lag",
+    LagNode: "lag",
     Map: "map",
     Filter: "filter",
     FlatMap: "flat map",
@@ -425,7 +425,7 @@ _DETAILS: dict[type, Any] = {
     AsyncWait: _wait,
     Process: _process,
     UpsertMaterialize: _materialize,
-    Lag: _lag,
+    LagNode: _lag,
     **dict.fromkeys((Map, Filter, FlatMap, DropUpdateBefore, Additions, AssignEventTime, Union), _transform),
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.api.graph import Lag, Process, UpsertMaterialize
+from headrace.api.graph import LagNode, Process, UpsertMaterialize
 from headrace.api.states import (
     AggregatingState,
     BroadcastState,
@@ -310,7 +310,7 @@ def sink_key_problems(config: JobConfig, log: CheckpointLog, now: SinkTables) ->
 
 
 def _term(stage: KeyedStage) -> str:
-    if isinstance(stage.operator, Lag):
+    if isinstance(stage.operator, LagNode):
         return "partition_by"
     return "primary_key" if isinstance(stage.operator, UpsertMaterialize) else "key"
 

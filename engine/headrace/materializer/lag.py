@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.api.graph import Lag
+from headrace.api.graph import LagNode
 from headrace.api.records import RowKind
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Element
@@ -36,11 +36,11 @@ from headrace.state.codec import encode
 
 
 class Lagging(UpsertMaterializer):
-    """One lag operator in one task. Its operator is a `Lag`, and `record` the type of the input rows."""
+    """One lag operator in one task. Its operator is a `LagNode`, and `record` the type of the input rows."""
 
     def __init__(
         self,
-        operator: Lag,
+        operator: LagNode,
         backend: StateBackend,
         *,
         record: type[msgspec.Struct],

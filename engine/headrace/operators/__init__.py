@@ -4,6 +4,7 @@ from headrace.operators._aggregates import ArgMax, ArgMin, Avg, Count, CountDist
 from headrace.operators._change_events import ValidFrom, ValidTo
 from headrace.operators._group_aggregation import running_aggregate
 from headrace.operators._ranking import Rank
+from headrace.operators._row_functions import Lag, Lead, RowNumber
 from headrace.operators._windows import Cumulative, Hopping, Session, Tumbling
 
 __all__ = [
@@ -15,10 +16,13 @@ __all__ = [
     "Cumulative",
     "First",
     "Hopping",
+    "Lag",
     "Last",
+    "Lead",
     "Max",
     "Min",
     "Rank",
+    "RowNumber",
     "Session",
     "Sum",
     "Tumbling",

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from headrace.api.graph import Emit, Lag, OnConflict, UpsertMaterialize
+from headrace.api.graph import Emit, LagNode, OnConflict, UpsertMaterialize
 from headrace.config import format_duration
 from headrace.execution.drain import seen_and_held
 from headrace.execution.element import Element, Watermark, make_emitted
@@ -96,7 +96,7 @@ class MaterializerWork:
         watermarks, _ = seen_and_held([Watermark(record_order(at), time) for at, time in task.watermarks], task.cut)
         layouts = task.upsert_materialize.layouts(operator.strategy, task.batch.backend)
         materializer_class: Callable[..., UpsertMaterializer] = (
-            Lagging if isinstance(operator, Lag) else UpsertMaterializer
+            Lagging if isinstance(operator, LagNode) else UpsertMaterializer
         )
         return materializer_class(
             operator,

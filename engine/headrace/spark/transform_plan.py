@@ -26,7 +26,7 @@ _ROW_BY_ROW: Final = {
 }
 _INSTEAD: Final = {
     "Aggregate": "an aggregate; use key_by() and window().aggregate(), or process(), behind the transform",
-    "Window": "a window function; use key_by() and top(), join_as_of() or process() behind the transform",
+    "Window": "a window function; use key_by() and over(), top(), join_as_of() or process() behind the transform",
     "Distinct": "DISTINCT; use key_by() and first_by_time(), or process(), behind the transform",
     "Deduplicate": "DISTINCT; use key_by() and first_by_time(), or process(), behind the transform",
     "Sort": "a sort; give source() an order_by, or use key_by() and top() behind the transform",

@@ -72,7 +72,7 @@ class StreamBase(Generic[R]):
         if self._key is not None:
             msg = (
                 f"key_by('{self._key}') must be followed by process(), aggregate(), window(), join(), semi_join(), anti_join(), join_as_of(), "
-                f"top(), first_by_time(), last_by_time(), connect() or async_wait(mode=KEYED_ORDERED), not by {follower}"
+                f"top(), over(), first_by_time(), last_by_time(), connect() or async_wait(mode=KEYED_ORDERED), not by {follower}"
             )
             raise ValueError(msg)
         if self._is_broadcast:

@@ -11,7 +11,7 @@ import msgspec
 
 from headrace.api.changelog_inference import check_normalized
 from headrace.api.functions import KeyedBroadcastFunction, KeyedProcessFunction
-from headrace.api.graph import Emit, Keep, Lag, OnConflict, UpsertMaterialize
+from headrace.api.graph import Emit, Keep, LagNode, OnConflict, UpsertMaterialize
 from headrace.api.options import ChangeRules, History
 from headrace.api.ttl import AnyTtl, Lifetime, StateTtl, span_of, ttl_of
 from headrace.api.types import check_field, check_key_field, check_record
@@ -77,7 +77,7 @@ def lag_of(
     offset: int,
     strategy: Strategy,
     ttl: StateTtl | None,
-) -> Lag:
+) -> LagNode:
     """Return the materializer of `Stream.lag`, and check its fields."""
     if offset < 1 or not primary_key or not partition_by:
         msg = f"lag '{name}' needs partition_by, a primary key, and an offset of at least 1, not {offset}"
@@ -87,7 +87,7 @@ def lag_of(
     check_record(f"lag '{name}'", record)
     for column in primary_key:
         check_field(record, column)
-    return Lag(
+    return LagNode(
         name,
         primary_key,
         upsert_key,

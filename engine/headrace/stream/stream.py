@@ -46,7 +46,7 @@ from headrace.api.graph import (
     UpsertMaterialize,
     name_of,
 )
-from headrace.api.options import History, JoinType, NullKeys, Ranks, WindowFunction, Windows, matched, unmatched
+from headrace.api.options import History, JoinType, Late, NullKeys, Ranks, WindowFunction, Windows, matched, unmatched
 from headrace.api.records import RowKind
 from headrace.api.services import (
     AsyncRetryStrategy,
@@ -95,6 +95,7 @@ from headrace.stream.changelog import (
     snapshot_functions,
 )
 from headrace.stream.joins import as_of_join_function, join_function, lookup_of, match_function
+from headrace.stream.over import over_function
 from headrace.stream.pipeline import PipelineGraph
 from headrace.stream.ranking import first_by_time_function, last_by_time_function, top_function
 
@@ -114,7 +115,7 @@ class Stream(StreamBase[R]):
 
     A stream may be used any number of times: each use gets all records. A method sends them to an operator and returns
     the operator's output; `sink` ends it and returns the pipeline. `key_by` returns the same records, keyed: only
-    `process`, `aggregate`, `window`, joins, `top`, `first_by_time`, `last_by_time`, `connect` and
+    `process`, `aggregate`, `window`, joins, `top`, `over`, `first_by_time`, `last_by_time`, `connect` and
     `async_wait(mode=KEYED_ORDERED)` may follow it.
     """
 
@@ -898,6 +899,61 @@ class Stream(StreamBase[R]):
         ranks = partial(Ranks, n, by, descending, result)
         function = top_function(self, name, ranks, result, retracting=retracting, state_ttl=state_ttl)
         return self._operated(name, function, result or self._record)
+
+    def over(
+        self,
+        name: str,
+        result: type[S],
+        /,
+        *,
+        order_by: str | tuple[str, ...] = (),
+        rows: int | None = None,
+        within: timedelta | None = None,
+        late: Late = Late.DROP,
+        keep: timedelta | None = None,
+        state_ttl: AnyTtl | None = None,
+    ) -> OperatorStream[S]:
+        """Emit one `result` for each record of a key, from the rows before it (SQL: `OVER`); needs `key_by` before it.
+
+        Rows of a key are in the order of event time (whole milliseconds), then of the fields `order_by`, then of arrival. The
+        annotations of `result` define each field:
+
+            class Recent(Struct, frozen=True):
+                card: str                                       # a field of the record
+                at: Timestamp
+                payments: Annotated[int, Count()]               # an aggregate over the frame
+                before: Annotated[int | None, Lag("cents")]     # a function of the row's place
+
+        The frame is one of three. `rows=3`: the row and the two before it (SQL: `ROWS BETWEEN 2 PRECEDING AND CURRENT
+        ROW`). `within=timedelta(minutes=10)`: the rows at most ten minutes before it by event time, both ends included;
+        rows of equal event time see one another (`RANGE BETWEEN INTERVAL '10' MINUTE PRECEDING AND CURRENT ROW`). Neither:
+        all rows so far, and those of equal event time and equal `order_by` (`RANGE UNBOUNDED PRECEDING`).
+
+        A result is emitted when the watermark reaches its row, with the row's event time; with `Lead`, when it reaches
+        the last row that the result needs. A record that arrives later is dropped, or goes to the side output `late`.
+        With `late=Late.CORRECT` and `keep`, a record that is less than `keep` behind the watermark takes its place instead, and
+        each result that changes is emitted again (`-U`, `+U`).
+
+        The watermark frees the state of `within`. What is kept of each key else, the last rows, sums and numbers, needs
+        `state_ttl`: a duration or `StateTtl` after which a key without rows begins anew, or `Lifetime.FOREVER`.
+
+        Raises `ValueError` without a key, for `rows` and `within` together, for `rows` below 1, for `keep` without
+        `Late.CORRECT` and the reverse, without a `state_ttl` that is needed, with one that is not, for a field that the record
+        lacks, and for a stream that may retract records: call `additions` before it. Raises `TypeError` for a field whose
+        annotation does not define it, or has another type than its definition gives.
+        """
+        function = over_function(
+            self,
+            name,
+            result,
+            order_by=order_by,
+            rows=rows,
+            within=within,
+            late=late,
+            keep=keep,
+            state_ttl=state_ttl,
+        )
+        return self._operated(name, function, result)
 
     def first_by_time(
         self, name: str, /, *, at_watermark: bool = False, state_ttl: AnyTtl | None = None

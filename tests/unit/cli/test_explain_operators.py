@@ -11,9 +11,9 @@ PIPELINE = """\
 from datetime import timedelta
 from typing import Annotated
 
-from headrace import Lifetime, Pipeline, Struct, Timestamp
+from headrace import Late, Lifetime, Pipeline, Struct, Timestamp
 from headrace import JoinType
-from headrace.operators import Rank, Session, Tumbling
+from headrace.operators import Count, Lag, Rank, Session, Tumbling
 
 class Order(Struct, frozen=True):
     shop: str
@@ -24,6 +24,13 @@ class Best(Struct, frozen=True):
     shop: str
     cents: int
     rank: Annotated[int, Rank()]
+
+class Recent(Struct, frozen=True):
+    shop: str
+    orders: Annotated[int, Count()]
+
+class Pair(Recent, frozen=True):
+    before: Annotated[int | None, Lag("cents")]
 
 def first(order: Order, other: Order | None) -> Order:
     return order
@@ -39,11 +46,28 @@ orders.first_by_time("first", at_watermark=True, state_ttl=timedelta(hours=8)).s
 orders.join_as_of("as_of", others, emit=first, how=JoinType.LEFT, state_ttl=Lifetime.FOREVER).sink("as_of")
 orders.window(hour).join("both", others.window(hour), emit=first).sink("both")
 orders.window(hour).anti_join("alone", others.window(hour)).sink("alone")
+hours = timedelta(hours=1)
+orders.over("recent", Recent, within=hours, order_by="cents").side_output("late", Order, sink="late").sink("recent")
+orders.over("pairs", Pair, rows=3, late=Late.CORRECT, keep=hours, state_ttl=timedelta(days=1)).sink("pairs")
 visits = orders.window(Session(timedelta(hours=1)))
 visits.top("visits", 3, by="cents", early=timedelta(minutes=5)).sink("visits")
 visits.top("tied", 2, by="cents", ties=True).sink("tied")
 """
-SINKS = ["best", "worst", "unmatched", "hourly", "first", "as_of", "both", "alone", "visits", "tied"]
+SINKS = [
+    "best",
+    "worst",
+    "unmatched",
+    "hourly",
+    "first",
+    "as_of",
+    "both",
+    "alone",
+    "visits",
+    "tied",
+    "recent",
+    "pairs",
+    "late",
+]
 JOB = f"""\
 job: shops
 pipeline: shops_pipeline:pipeline
@@ -94,3 +118,19 @@ def test_json_lists_the_state_of_joins(operators):
     assert (both["kind"], both["join"], both["windows"]) == ("window join", "inner", "tumbling, 1h")
     assert operators["alone"]["join"] == "anti"
     assert both["state_freed"] == "when the watermark passes the end of a slice's last window"
+
+
+def test_json_lists_the_frames_of_rows(operators):
+    recent, pairs = operators["recent"], operators["pairs"]
+    assert (recent["kind"], recent["aggregates"]) == ("over", ["orders = Count()"])
+    assert recent["frame"] == "range between 1h preceding and current row"
+    assert recent["order"] == "event time, cents, arrival"
+    assert recent["late_records"] == "go to side output 'late'"
+    assert recent["state_kept"].endswith("a row for each key with the aggregates of its range")
+    assert recent["state_freed"] == "when the watermark has passed a record by 1h"
+    assert (pairs["frame"], pairs["functions"]) == (
+        "rows between 2 preceding and current row",
+        ["before = Lag('cents')"],
+    )
+    assert pairs["late_records"] == "correct results up to 1h behind the watermark, others are dropped"
+    assert pairs["state_freed"].startswith("the row of a key: when its state_ttl of 1d is over; others when")

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import pytest
 
-from headrace import Emit, Lag, Lifetime, Pipeline, RowKind, Strategy, Struct, Timestamp, UpsertMaterialize
+from headrace import Emit, LagNode, Lifetime, Pipeline, RowKind, Strategy, Struct, Timestamp, UpsertMaterialize
 from headrace.commit.protocol import open_job
 from headrace.commit.schema_check import declared_schemas
 from headrace.edits.migrate import settle_schemas
@@ -124,7 +124,7 @@ def test_lag_history_has_its_input_rows():
     source = Pipeline("p").source("orders", Row, event_time="at")
     lag = source.lag("m", lambda row, _: row, record=Changed, partition_by=("key",), primary_key=("key",))
     stages = plan_stages(lag.sink("greetings"))
-    assert isinstance(stages.keyed[0].operator, Lag)
+    assert isinstance(stages.keyed[0].operator, LagNode)
     assert declared_schemas(stages)["m"][HISTORY_STATE].type is Row
 
 

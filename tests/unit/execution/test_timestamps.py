@@ -20,6 +20,7 @@ from headrace import (
     Emit,
     JoinType,
     KeyedProcessFunction,
+    Late,
     Lifetime,
     ListState,
     MapState,
@@ -40,7 +41,7 @@ from headrace.execution.element import Element
 from headrace.execution.element import Watermark as ElementWatermark
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.materializer.upsert_materializer import UpsertMaterializer
-from headrace.operators import Count, Cumulative, Hopping, Rank, Session, Sum, Tumbling
+from headrace.operators import Count, Cumulative, Hopping, Lag, Lead, Max, Rank, RowNumber, Session, Sum, Tumbling
 from headrace.records.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
@@ -89,6 +90,22 @@ class Ranked(Struct, frozen=True):
     key: str
     number: int
     rank: Annotated[int, Rank()]
+
+
+class Summed(Struct, frozen=True):
+    key: str
+    at: Timestamp
+    sum: Annotated[int, Sum("number")]
+
+
+class Running(Summed, frozen=True):
+    most: Annotated[int, Max("number")]
+    row: Annotated[int, RowNumber()]
+    before: Annotated[int | None, Lag("number", offset=2)]
+
+
+class Ahead(Running, frozen=True):
+    next: Annotated[int | None, Lead("number", offset=2)]
 
 
 def ms(count):
@@ -182,6 +199,10 @@ def windows(kind, **options):
     return keyed().window(kind).aggregate("windows", WindowTotal, **options)
 
 
+def over(result=Running, **options):
+    return keyed().over("over", result, order_by="number", **options)
+
+
 def window_join():
     left, right = both()
     return left.window(Tumbling(ms(8))).join("joined", right.window(Tumbling(ms(8))), emit=Pair)
@@ -210,6 +231,16 @@ STREAMS = {
     "window join": window_join,
     "as-of join": lambda: as_of(JoinType.LEFT),
     "inner as-of join": lambda: as_of(JoinType.INNER),
+    "over": lambda: over(state_ttl=ms(9)),
+    "over, rows": lambda: over(rows=3, state_ttl=ms(9)),
+    "over, range": lambda: over(within=ms(6), state_ttl=ms(9)),
+    "over, sums of a range": lambda: over(Summed, within=ms(6)),
+    "over, next rows": lambda: over(Ahead, rows=3, state_ttl=ms(9)),
+    "over, late": lambda: over(late=Late.CORRECT, keep=ms(8), state_ttl=ms(9)),
+    "over, late, for ever": lambda: over(late=Late.CORRECT, keep=ms(8), state_ttl=Lifetime.FOREVER),
+    "over, late, rows": lambda: over(rows=2, late=Late.CORRECT, keep=ms(8), state_ttl=ms(5)),
+    "over, late, range": lambda: over(Summed, within=ms(6), late=Late.CORRECT, keep=ms(8)),
+    "over, late, next rows": lambda: over(Ahead, within=ms(6), late=Late.CORRECT, keep=ms(8), state_ttl=ms(9)),
 }
 """A stream behind each kind of operator, by name."""
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace import (
     ExpiryClock,
-    Lag,
+    LagNode,
     OnGap,
     Pipeline,
     RowKind,
@@ -236,7 +236,7 @@ def test_failing_function_is_reported_with_its_row(backend):
 def test_plan_keys_by_partition_merges_by_primary_key():
     plan = plan_stages(lag().sink("steps_of_sensors"))
     (stage,) = plan.keyed
-    assert isinstance(stage.operator, Lag)
+    assert isinstance(stage.operator, LagNode)
     assert (stage.keys[0].fields, stage.takes, stage.record) == (("sensor",), (Reading,), Step)
     assert plan.sinks["steps_of_sensors"].primary_key == ("number",)
 

@@ -13,6 +13,7 @@ from headrace import (
     Emit,
     JoinType,
     KeyedProcessFunction,
+    Late,
     Lifetime,
     OnConflict,
     OutputMode,
@@ -140,8 +141,21 @@ def top(stream, n, **options):
     return stream.key_by("customer").top("top", n, by="amount", **FOREVER, **options)
 
 
+class Spent(Struct, frozen=True):
+    id: str
+    spent: Annotated[int, Sum("amount")]
+
+
+def over(stream, result=Spent, **options):
+    return stream.key_by("customer").over("spent", result, within=SECOND, **options)
+
+
 def latest(**options):
     return inserts().key_by("id").last_by_time("latest", **FOREVER, **options)
+
+
+def firsts():
+    return inserts().key_by("id").first_by_time("first", at_watermark=True, **FOREVER)
 
 
 def semi_join(windows):
@@ -195,6 +209,12 @@ def shown(stream):
         (lambda: top(inserts(), 2), "retract"),
         (lambda: top(inserts(), 2, result=Ranked), "retract; unique by customer, rank"),
         (lambda: top(latest(), 2), "retract; unique by id"),
+        (lambda: over(inserts()), "insert"),
+        (lambda: over(inserts(), late=Late.CORRECT, keep=SECOND), "retract"),
+        (lambda: over(firsts()), "insert; unique by id"),
+        (lambda: over(firsts(), Number), "insert"),
+        (lambda: over(firsts(), late=Late.CORRECT, keep=SECOND), "retract; unique by id"),
+        (lambda: over(inserts(), late=Late.CORRECT, keep=SECOND).side("late", Order), "insert"),
         (lambda: semi_join(Tumbling(SECOND)), "insert; unique by id"),
         (lambda: semi_join(Hopping(2 * SECOND, SECOND)), "insert"),
         (lambda: processed(inserts()), "retract, assumed: it declares no emits="),
@@ -261,6 +281,8 @@ def versions(build):
         (lambda: ask(upserts()), "mode=OutputMode.ORDERED"),
         (lambda: ask(upserts().key_by("customer"), mode=OutputMode.KEYED_ORDERED), r"key_by\('id',\)"),
         (lambda: ask(upserts(), Name, mode=OutputMode.ORDERED), r"name. Give these fields defaults.*deleted\(\)"),
+        (lambda: over(retracts()), r"over 'spent': .* may take records back .*additions\(\)"),
+        (lambda: over(upserts()), r"over 'spent': .* may take records back .*additions\(\)"),
         (lambda: processed(inserts(), emits=ChangelogMode.upsert("sku")), "has no field 'sku'"),
         (lambda: processed(inserts(), emits="insert"), "emits is ChangelogMode"),
         (lambda: versions(lambda changes: changes.filter(bool)), "when the version before it ends"),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Annotated
 
 import pytest
 
-from headrace import Lifetime, Pipeline, StateTtl, UpdateType, Visibility
+from headrace import Lifetime, Pipeline, StateTtl, Struct, UpdateType, Visibility
 from headrace.execution.bound_function import declared_states
-from headrace.operators import Cumulative, Hopping, Session, Tumbling
+from headrace.operators import Cumulative, Hopping, RowNumber, Session, Tumbling
 from tests.unit.operators.priced_jobs import Order, Priced, Rate
 from tests.unit.operators.window_jobs import Totals, window_pipeline
 
@@ -38,11 +39,21 @@ def as_of(**options):
     return orders.join_as_of("priced", rates, emit=Priced.of, **options)
 
 
+class Numbered(Struct, frozen=True):
+    cents: int
+    number: Annotated[int, RowNumber()]
+
+
+def over(**options):
+    return keyed()[0].over("numbered", Numbered, **options)
+
+
 OPERATORS = {
     "top 'best'": top,
     "first_by_time 'first'": first,
     "last_by_time 'last'": last,
     "join_as_of 'priced'": as_of,
+    "over 'numbered'": over,
 }
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pytest
 
-from headrace import JoinType, Lifetime, Pipeline, Struct, Timestamp
+from headrace import JoinType, Late, Lifetime, Pipeline, Struct, Timestamp
 from headrace.log.facts import RowTimes
 from headrace.log.log import CheckpointLog
 from headrace.log.warnings import WatermarkWait, row_times_of
@@ -73,6 +73,18 @@ def test_side_output_takes_late_rows():
     harness, report = run(windowed(side=True), [0, 95, 5, 94])
     assert report.row_times["counts"] == RowTimes(behind=2, to_side_output=1)
     assert (report.warnings, harness.sink("too_late")) == ((), [Sale("a", 5)])
+
+
+def over(**options):
+    sales = Pipeline("late").source("sales", Sale, event_time="at").key_by("shop")
+    return sales.over("counts", Hourly, within=TEN, **options).sink("out")
+
+
+def test_over_counts_dropped_rows():
+    _, report = run(over(), [0, 95, 5, 90])
+    assert report.row_times["counts"] == RowTimes(behind=2, dropped=2)
+    _, corrected = run(over(late=Late.CORRECT, keep=TEN), [0, 95, 5, 90])
+    assert corrected.row_times["counts"] == RowTimes(behind=2, dropped=1)
 
 
 @pytest.mark.parametrize("kind", [JoinType.INNER, JoinType.LEFT, JoinType.FULL, "window", "as of"])

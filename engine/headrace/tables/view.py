@@ -101,6 +101,16 @@ def _size(file: dict[str, Any]) -> int:
     return size
 
 
+def files_that_may_meet(conditions: Conditions, files: pa.Table) -> pa.Table:
+    """Return the files (add actions) without those whose statistics rule out that a row has a number `Within` the conditions."""
+    for condition in conditions:
+        if isinstance(condition, Within) and f"min.{condition.column}" in files.schema.names:
+            least, most = files[f"min.{condition.column}"], files[f"max.{condition.column}"]
+            is_outside = pc.or_(pc.greater(least, condition.last), pc.less(most, condition.first))
+            files = files.filter(pc.invert(pc.fill_null(is_outside, False)))
+    return files
+
+
 MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
 
@@ -138,7 +148,7 @@ class TableView:
 
         Raises `StorageError` when the storage refuses.
         """
-        files = self.snapshot.add_actions()
+        files = files_that_may_meet(self.conditions, self.snapshot.add_actions())
         return (self.of(key_groups=part) for part in key_group_ranges(files, key_groups, RANGE_BYTES))
 
     @property
@@ -158,6 +168,15 @@ class TableView:
         """
         rows = self.snapshot.read(self.table.schema, columns=columns, conditions=self.conditions)
         return check_rows(self.snapshot.uri, rows, self.table)
+
+    def last_changes(self, keys: pa.Array | None = None) -> pa.Table:
+        """Return the last row of each entry, of deleted ones too; with `keys` (JSON texts), only of these keys.
+
+        Raises `StorageError` when a file is gone or damaged.
+        """
+        rows = self.changes()
+        wanted = rows if keys is None else rows.filter(pc.is_in(rows["key"], keys))
+        return last_rows(wanted, self.table, keeps_deleted=True)
 
     def live(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the last row of each entry that is not deleted; `columns` only, if they are given.

@@ -65,20 +65,28 @@ _UNPACKED: Final = 4
 
 
 def key_group_ranges(files: pa.Table, key_groups: KeyGroupRange, range_bytes: int) -> Iterator[KeyGroupRange]:
-    """Divide key groups into ranges whose rows take about `range_bytes` in memory; yield nothing if no file has any of them.
+    """Divide key groups into ranges whose rows take at most `range_bytes` in memory; yield nothing if no file has any of them.
 
+    All ranges get about as many rows: tasks divide key groups evenly too, so that few files have rows of two ranges.
     `files` are the add actions of the table. The rows of a file are taken to be spread evenly over its key groups; a file without
     statistics may have rows of all groups.
     """
     sizes = _sizes(files, key_groups)
+    most = _even_share(sizes, range_bytes)
     first, held = key_groups.first, 0
     for group, size in enumerate(sizes, key_groups.first):
-        if held and size and held + size > range_bytes:
+        if held and size and held + size > most:
             yield KeyGroupRange(first, group - 1)
             first, held = group, 0
         held += size
     if any(sizes):
         yield KeyGroupRange(first, key_groups.last)
+
+
+def _even_share(sizes: Sequence[int], range_bytes: int) -> int:
+    """Return the size up to which each range is filled."""
+    parts = max(1, -(-sum(sizes) // range_bytes))
+    return min(range_bytes, sum(sizes) // parts + max(sizes, default=0) // 2)
 
 
 def _sizes(files: pa.Table, key_groups: KeyGroupRange) -> list[int]:

@@ -299,7 +299,7 @@ class CheckpointLog:
         self._declared_by |= {row["checkpoint_id"]: row["declared_by"] for row in rows}
 
     def _append(self, added: Sequence[dict[str, Any]], what: str) -> None:
-        rows = pa.concat_tables([_encode({**row, "log_version": self._version + 1}) for row in added])
+        rows = _encode([{**row, "log_version": self._version + 1} for row in added])
         self._version = self._committed(what, lambda: self._store.append_rows(self._version, rows))
 
     def _committed(self, what: str, commit: Callable[[], int]) -> int:
@@ -362,16 +362,16 @@ def _row(checkpoint: Checkpoint) -> dict[str, Any]:
     return {**columns, **msgspec.structs.asdict(checkpoint.work)}
 
 
-def _encode(row: dict[str, Any]) -> pa.Table:
+def _encode(rows: Sequence[dict[str, Any]]) -> pa.Table:
     columns = {}
     for column in CHECKPOINTS_SCHEMA:
-        value = row.get(column.name)
-        if value is not None and column.name in _JSON:
-            value = msgspec.json.encode(value).decode()
+        values = [row.get(column.name) for row in rows]
+        if column.name in _JSON:
+            values = [None if value is None else msgspec.json.encode(value).decode() for value in values]
         if column.name in _TIMES:
-            columns[column.name] = pa.array([value], pa.timestamp("ms", tz="UTC")).cast(column.type)
+            columns[column.name] = pa.array(values, pa.timestamp("ms", tz="UTC")).cast(column.type)
         else:
-            columns[column.name] = pa.array([value], column.type)
+            columns[column.name] = pa.array(values, column.type)
     return pa.table(columns, schema=CHECKPOINTS_SCHEMA)
 
 

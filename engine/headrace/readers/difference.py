@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from headrace.errors import ConfigError, StorageError
 from headrace.log.checkpoint import Kind
 from headrace.log.declared import to_schemas
@@ -21,6 +23,7 @@ from headrace.sources.interval import Interval
 from headrace.storage.predicate import Conditions, Within
 from headrace.storage.refusals import reason_of
 from headrace.storage.table import Snapshot, TableMissingError
+from headrace.tables.live_rows import last_rows
 from headrace.tables.schemas import STATE_TABLES, StateTable
 from headrace.tables.view import entries_of
 
@@ -59,6 +62,7 @@ _STAMPS: Final = ("last_access", "expires_at", "ttl_ms")
 """Columns of the TTL: an entry that differs only in these was renewed, not changed."""
 
 _NOT_COMPARED: Final = ("checkpoint_id", "deleted")
+_KEY: Final = ["operator", "key"]
 
 
 class Change(StrEnum):
@@ -149,16 +153,19 @@ def _state_difference(
     nothing = TableDifference(table.name, False, (), ())
     if _is_same_table(before, after, table.name):
         return nothing
-    connection, sides, fork = connect(), {"before": before, "after": after}, _fork(before, after)
-    if fork is None:
-        for side, job in sides.items():
-            copy(connection, f"{side}_changes", job.changes(table.name, conditions), table=table.name)
-    elif not _copy_touched(connection, sides, table, conditions, fork):
+    sides = {"before": before, "after": after}
+    rows = _compared_rows(sides, table, conditions, _fork(before, after))
+    if not any(map(len, rows.values())):
         return nothing
+    connection = connect()
     values = [name for name in table.schema.names if name not in {*table.entry, *_NOT_COMPARED}]
-    for side, job in sides.items():
-        connection.execute(f"CREATE VIEW {side} AS {job.live_values_sql(table.name, f'{side}_changes', values)}")
     name = [column for column in table.entry if column != "key_group"]
+    for side, job in sides.items():
+        connection.register(f"{side}_rows", rows[side])
+        live = (
+            f"SELECT {_list([*name, *values])} FROM {side}_rows WHERE NOT deleted AND NOT {job.hidden_sql(table.name)}"  # noqa: S608 - our own names
+        )
+        connection.execute(f"CREATE TEMP VIEW {side} AS {live}")
     return _compare(connection, table.name, name, values, limit)
 
 
@@ -198,30 +205,26 @@ def _fork(before: JobAtCheckpoint, after: JobAtCheckpoint) -> int | None:
     return fork if all(checkpoint.kind in _ADDS_ROWS_ONLY for checkpoint in later) else None
 
 
-def _copy_touched(
-    connection: duckdb.DuckDBPyConnection,
-    sides: Mapping[str, JobAtCheckpoint],
-    table: StateTable,
-    conditions: Conditions,
-    fork: int,
-) -> bool:
-    """Copy all changes of keys that were written after the fork, as relation `SIDE_changes`. Return whether there are any.
+def _compared_rows(
+    sides: Mapping[str, JobAtCheckpoint], table: StateTable, conditions: Conditions, fork: int | None
+) -> dict[str, pa.Table]:
+    """Return the last row of each entry by side, of deleted ones too: of all keys, or of those that were written after a fork.
 
     What was written before the fork is the same on both sides: it is read once.
     """
-    for side, job in sides.items():
-        written = job.changes(table.name, [*conditions, Within("checkpoint_id", fork + 1, _LAST_ID)])
-        copy(connection, f"{side}_written", written, table=table.name)
-    keys = " UNION ".join(f"SELECT operator, key FROM {side}_written" for side in sides)  # noqa: S608 - our own names
-    connection.execute(f"CREATE TABLE touched AS {keys}")
-    if not ask(connection, "SELECT count(*) FROM touched").rows[0][0]:
-        return False
-    former = sides["before"].changes(table.name, [*conditions, Within("checkpoint_id", 0, fork)])
-    copy(connection, "former", former, table=table.name, only="SEMI JOIN touched USING (operator, key)")
-    for side in sides:
-        rows = f"SELECT * FROM former UNION ALL BY NAME SELECT * FROM {side}_written"  # noqa: S608 - our own names
-        connection.execute(f"CREATE VIEW {side}_changes AS {rows}")
-    return True
+    if fork is None:
+        return {side: job.last_changes(table.name, conditions) for side, job in sides.items()}
+    since = [*conditions, Within("checkpoint_id", fork + 1, _LAST_ID)]
+    written = {side: job.last_changes(table.name, since) for side, job in sides.items()}
+    touched = pa.concat_tables([rows.select(_KEY) for rows in written.values()]).group_by(_KEY).aggregate([])
+    if not len(touched):
+        return {}
+    until = [*conditions, Within("checkpoint_id", 0, fork)]
+    former = sides["before"].last_changes(table.name, until, keys=touched["key"])
+    former = former.join(touched, keys=_KEY, join_type="left semi").cast(table.schema)
+    return {
+        side: last_rows(pa.concat_tables([former, rows]), table, keeps_deleted=True) for side, rows in written.items()
+    }
 
 
 def _sink_difference(

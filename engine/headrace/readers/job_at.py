@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from headrace.commit.branch_code import refuse_without_state
 from headrace.commit.schema_check import declared_schemas
 from headrace.config import JobConfig
@@ -97,6 +99,21 @@ class JobAtCheckpoint:
         with reading(uri, version, self.config.job):
             return TableView(table, self.snapshot(uri, version), conditions).stream(columns)
 
+    def last_changes(self, name: str, conditions: Conditions = (), *, keys: pa.Array | None = None) -> pa.Table:
+        """Return the last row of each entry of a state table among rows that meet the conditions, of deleted entries too.
+
+        With `keys` (JSON texts), only of these keys. Reads the table in parts that fit into memory. A table that the checkpoint does not
+        record is empty. Raises `StorageError` when its files are gone.
+        """
+        table, version = ALL_TABLES[name], self.checkpoint.versions.get(name)
+        if version is None:
+            return table.schema.empty_table()
+        uri = f"{self.config.job_folder}/{name}"
+        with reading(uri, version, self.config.job):
+            view = TableView(table, self.snapshot(uri, version), conditions)
+            parts = view.ranges(KeyGroupRange.all_of(self.checkpoint.max_parallelism))
+            return pa.concat_tables([table.schema.empty_table(), *(part.last_changes(keys) for part in parts)])
+
     def ranges(self, name: str) -> list[Conditions]:
         """Return conditions that divide the rows of a state table by key groups, into parts that fit into memory; one at least."""
         version = self.checkpoint.versions.get(name)
@@ -116,13 +133,6 @@ class JobAtCheckpoint:
     def live_sql(self, name: str, changes: str = "raw") -> str:
         """Return SQL for the live entries of a state table, over the relation `changes` with all its changes."""
         return last_rows_sql(changes, ALL_TABLES[name], unless=self.hidden_sql(name))
-
-    def live_values_sql(self, name: str, changes: str, values: Sequence[str]) -> str:
-        """Return SQL for the names of the live entries and some of their columns, without the key group; quicker than `live_sql`."""
-        quoted = [f'"{value}"' for value in values]
-        return last_values_sql(
-            changes, ALL_TABLES[name], dict(zip(quoted, quoted, strict=True)), unless=self.hidden_sql(name)
-        )
 
     def count_live(self, name: str, conditions: Conditions = ()) -> int:
         """Return the number of live entries of a state table, without entries that readers must not show."""

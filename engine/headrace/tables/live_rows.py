@@ -99,14 +99,19 @@ def last_rows(changes: pa.Table, table: StateTable, *, keeps_deleted: bool = Fal
     Changes of one operator may lack its name, and the key group, which follows from the key. With `keeps_deleted`, return the last
     rows of deleted entries as well.
     """
-    ordered = in_order(changes)
-    if ordered.num_rows == 0:
-        return ordered
-    entry = [name for name in table.entry if name in ordered.schema.names]
-    places = ordered.select(entry).append_column(_PLACE, pa.arange(0, ordered.num_rows))
-    last = places.group_by(entry).aggregate([(_PLACE, "max")])[f"{_PLACE}_max"]
-    latest = ordered.take(last.take(pc.sort_indices(last)))
+    if changes.num_rows == 0:
+        return changes
+    order = pc.sort_indices(changes, [("checkpoint_id", "ascending")])
+    entry = [name for name in table.entry if name in changes.schema.names and _tells_apart(name, changes)]
+    places = changes.select(entry).append_column(_PLACE, pc.rank(changes["checkpoint_id"], tiebreaker="first"))
+    last = pc.subtract(places.group_by(entry).aggregate([(_PLACE, "max")])[f"{_PLACE}_max"], 1)
+    latest = changes.take(order.take(last.take(pc.sort_indices(last))))
     return latest if keeps_deleted else latest.filter(pc.invert(latest["deleted"]))
+
+
+def _tells_apart(name: str, changes: pa.Table) -> bool:
+    """Return whether a column can tell entries apart that agree in the others. The key group follows from the key."""
+    return name != "key_group" and changes[name].null_count < changes.num_rows
 
 
 def in_order(changes: pa.Table) -> pa.Table:

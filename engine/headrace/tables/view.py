@@ -65,20 +65,28 @@ _UNPACKED: Final = 4
 
 
 def key_group_ranges(files: pa.Table, key_groups: KeyGroupRange, range_bytes: int) -> Iterator[KeyGroupRange]:
-    """Divide key groups into ranges whose rows take about `range_bytes` in memory; yield nothing if no file has any of them.
+    """Divide key groups into ranges whose rows take at most `range_bytes` in memory; yield nothing if no file has any of them.
 
+    All ranges get about as many rows: tasks divide key groups evenly too, so that few files have rows of two ranges.
     `files` are the add actions of the table. The rows of a file are taken to be spread evenly over its key groups; a file without
     statistics may have rows of all groups.
     """
     sizes = _sizes(files, key_groups)
+    most = _even_share(sizes, range_bytes)
     first, held = key_groups.first, 0
     for group, size in enumerate(sizes, key_groups.first):
-        if held and size and held + size > range_bytes:
+        if held and size and held + size > most:
             yield KeyGroupRange(first, group - 1)
             first, held = group, 0
         held += size
     if any(sizes):
         yield KeyGroupRange(first, key_groups.last)
+
+
+def _even_share(sizes: Sequence[int], range_bytes: int) -> int:
+    """Return the size up to which each range is filled."""
+    parts = max(1, -(-sum(sizes) // range_bytes))
+    return min(range_bytes, sum(sizes) // parts + max(sizes, default=0) // 2)
 
 
 def _sizes(files: pa.Table, key_groups: KeyGroupRange) -> list[int]:
@@ -99,6 +107,16 @@ def _sizes(files: pa.Table, key_groups: KeyGroupRange) -> list[int]:
 def _size(file: dict[str, Any]) -> int:
     size: int = (file.get("num_records") or 0) * _BYTES_OF_ROW + file["size_bytes"] * _UNPACKED
     return size
+
+
+def files_that_may_meet(conditions: Conditions, files: pa.Table) -> pa.Table:
+    """Return the files (add actions) without those whose statistics rule out that a row has a number `Within` the conditions."""
+    for condition in conditions:
+        if isinstance(condition, Within) and f"min.{condition.column}" in files.schema.names:
+            least, most = files[f"min.{condition.column}"], files[f"max.{condition.column}"]
+            is_outside = pc.or_(pc.greater(least, condition.last), pc.less(most, condition.first))
+            files = files.filter(pc.invert(pc.fill_null(is_outside, False)))
+    return files
 
 
 MILLISECONDS = pa.timestamp("ms", tz="UTC")
@@ -138,7 +156,7 @@ class TableView:
 
         Raises `StorageError` when the storage refuses.
         """
-        files = self.snapshot.add_actions()
+        files = files_that_may_meet(self.conditions, self.snapshot.add_actions())
         return (self.of(key_groups=part) for part in key_group_ranges(files, key_groups, RANGE_BYTES))
 
     @property
@@ -158,6 +176,15 @@ class TableView:
         """
         rows = self.snapshot.read(self.table.schema, columns=columns, conditions=self.conditions)
         return check_rows(self.snapshot.uri, rows, self.table)
+
+    def last_changes(self, keys: pa.Array | None = None) -> pa.Table:
+        """Return the last row of each entry, of deleted ones too; with `keys` (JSON texts), only of these keys.
+
+        Raises `StorageError` when a file is gone or damaged.
+        """
+        rows = self.changes()
+        wanted = rows if keys is None else rows.filter(pc.is_in(rows["key"], keys))
+        return last_rows(wanted, self.table, keeps_deleted=True)
 
     def live(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the last row of each entry that is not deleted; `columns` only, if they are given.

@@ -183,7 +183,7 @@ def state(home) -> Writer:
     }
     writer.add("quarantine", [{**bad, "raw": "[bold]", "error": "no tail", "deleted": False}])
     history = {"operator": "latest", "key": '"N1"', "sequence_number": 4, "row": '{"tail":"N1"}'}
-    writer.add("materializer_history", [history])
+    writer.add("materializer_history", [{**history, "row_kind": "+I", "inserted_at": timestamp(HOUR)}])
     writer.publish(2, [{"tail": "N1", "leg": "LAX-SFO"}])
     writer.commit(Kind.BATCH, metrics={"rows_in": 2, "quarantined": 1})
     writer.commit(Kind.SAVEPOINT, name="before", note="just in case")

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.state.key_groups import KeyGroupRange
-from headrace.tables.view import RANGE_BYTES, key_group_ranges
+from headrace.storage.predicate import OneOf, Within
+from headrace.tables.view import RANGE_BYTES, files_that_may_meet, key_group_ranges
 
 GROUPS = 12
 sizes = st.integers(1, 20_000)
@@ -42,9 +43,22 @@ def test_only_single_groups_exceed_the_limit(files, range_bytes):
         assert sum(filled) <= range_bytes or len(filled) == 1
 
 
+def test_ranges_divide_groups_as_tasks_do():
+    table = listed([([first, first + 3], 150_000, 1_000_000) for first in (0, 4, 8)])
+    assert [*key_group_ranges(table, KeyGroupRange.all_of(GROUPS), 60 << 20)] == [(0, 3), (4, 7), (8, 11)]
+
+
 def test_ranges_become_more_with_the_table():
     counts = []
     for rows in (1_000, 1_000_000, 10_000_000, 1_000_000_000):
         table = listed([([0, GROUPS - 1], rows, rows * 20)])
         counts.append(len([*key_group_ranges(table, KeyGroupRange.all_of(128), RANGE_BYTES)]))
     assert counts == [1, 6, GROUPS, GROUPS]
+
+
+def test_statistics_rule_files_out():
+    numbers = {"min.checkpoint_id": [1, 2, None, 4], "max.checkpoint_id": [1, 5, None, 9]}
+    table = pa.table({"path": ["earlier", "around", "unknown", "later"], **numbers})
+    conditions = [OneOf("operator", ("counts",)), Within("checkpoint_id", 2, 3), Within("key_group", 0, 1)]
+    assert files_that_may_meet(conditions, table)["path"].to_pylist() == ["around", "unknown"]
+    assert files_that_may_meet((), table).equals(table)

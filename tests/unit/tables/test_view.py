@@ -65,6 +65,14 @@ def test_view_can_select_entries(views):
     assert values(views(1).of("op").of(key_groups=KeyGroupRange(5, 5))) == {"bob": "1"}
 
 
+def test_last_changes_keep_deleted_entries(views):
+    def last(**wanted):
+        return {row["key"]: row["value"] for row in views(2).last_changes(**wanted).to_pylist()}
+
+    assert last() == {"ann": "2", "bob": None, "cyd": "1"}
+    assert last(keys=pa.array(["bob", "dan"])) == {"bob": None}
+
+
 def test_conditions_come_before_the_last_row(views):
     assert values(views(2).where(BetweenTimes("last_access", until=20))) == {"ann": "1", "bob": "1"}
 

@@ -227,7 +227,7 @@ class _ExtremeBy(_Ordered):
     def type_of(self, record: type[Struct]) -> ValueType:
         value, by = value_type(record, self.value), self._by(record)
         may_be_none = value.may_be_none or by.may_be_none or self.where is not None
-        return ValueType(value.type, may_be_none=may_be_none)
+        return replace(value, may_be_none=may_be_none)
 
     def _by(self, record: type[Struct]) -> ValueType:
         return self.checked(value_type(record, self.by), self.by)

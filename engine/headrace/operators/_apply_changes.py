@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import string
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any, TypeVar
@@ -21,6 +23,9 @@ from headrace.operators._value_types import are_equal
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
+
+_PLAIN = string.ascii_lowercase + string.digits + "_"
+_LONGEST_NAME = 40
 
 
 class _AppliedChanges(KeyedProcessFunction[In, Out], OperatorFunction):
@@ -338,9 +343,18 @@ class StoredEvent(Struct, frozen=True):
     row: Any = None
 
 
+def _name_of(fields: Sequence[str]) -> str:
+    """Return a part of a state's name that tells these fields: their names, or a digest where these are long or no plain letters."""
+    names = "_".join(fields)
+    is_plain = len(names) <= _LONGEST_NAME and all(letter in _PLAIN for letter in names)
+    return names if is_plain else hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
+
+
 def apply_changes(takes: type[In], gives: type[Out], rules: ChangeRules) -> KeyedProcessFunction[In, Out]:
     """Return the function of `Stream.apply_changes`. Errors are those of `ChangeEvents`."""
     events = ChangeEvents(takes, gives, rules)
+    # The names tell the fields of the sequence: places of other fields have another order.
+    sequence = _name_of(rules.sequence_by)
     if not rules.keeps_events:
         last_type: Any = msgspec.defstruct(
             f"Last{takes.__name__}",
@@ -350,7 +364,7 @@ def apply_changes(takes: type[In], gives: type[Out], rules: ChangeRules) -> Keye
         )
 
         class CurrentRows(CurrentRowsFunction[takes, gives]):  # type: ignore[valid-type]  # known when it is called
-            last = ValueState("last_event", last_type)
+            last = ValueState(f"last_event_by_{sequence}", last_type)
 
         return CurrentRows(events, last_type)
     place = events.sequence
@@ -371,6 +385,6 @@ def apply_changes(takes: type[In], gives: type[Out], rules: ChangeRules) -> Keye
 
     class AppliedHistory(HistoryFunction[takes, gives]):  # type: ignore[valid-type]  # known when it is called
         latest = ValueState("latest", str)
-        events = MapState("events", str, event_type)
+        events = MapState(f"events_by_{sequence}", str, event_type)
 
     return AppliedHistory(events, event_type)

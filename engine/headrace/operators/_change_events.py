@@ -199,6 +199,16 @@ def _bound(mark: ValidFrom | ValidTo, begins: Any, ends: Any) -> Any:
     return None if place is None else getattr(place, str(mark.field))
 
 
+def _value_of(takes: type[Struct], name: str, value: Any) -> Any:
+    """Return a value as a field holds it: an enumeration's member for its stored value. Raises `TypeError` for one that it cannot hold."""
+    field = next(field for field in msgspec.structs.fields(takes) if field.name == name)
+    try:
+        return msgspec.convert(value, field.type)
+    except msgspec.ValidationError as error:
+        msg = f"deletes=({name!r}, {value!r}): field '{name}' of {takes.__name__} cannot hold this value: {error}"
+        raise TypeError(msg) from None
+
+
 def _predicate(
     takes: type[Struct], deletes: Callable[[Any], object] | tuple[str, Any] | None
 ) -> Callable[[Any], object] | None:
@@ -208,7 +218,7 @@ def _predicate(
     if isinstance(deletes, tuple):
         name, value = deletes
         check_field(takes, name)
-        read = attrgetter(name)
-        return lambda record: read(record) == value
+        read, deleting = attrgetter(name), _value_of(takes, name, value)
+        return lambda record: read(record) == deleting
     check_plain("deletes", deletes)
     return deletes

@@ -303,9 +303,11 @@ def regular_join(
     takes1, takes2 = sides
     types = (kept_type(takes1), kept_type(takes2))
 
-    # The names say on which side matches are counted: with another `how`, the stored counts would be wrong.
+    # The names say on which side matches are counted, and whether by a condition: with another `how`, the stored counts would be wrong.
+    counted = "outer" if on is None else "outer_on"
+
     class Join(RegularJoin[takes1, takes2, gives]):  # type: ignore[valid-type]  # known when it is called
-        left = MapState("left_outer" if how.keeps_left else "left", str, types[0], ttl=lifetimes[0])
-        right = MapState("right_outer" if how.keeps_right else "right", str, types[1], ttl=lifetimes[1])
+        left = MapState(f"left_{counted}" if how.keeps_left else "left", str, types[0], ttl=lifetimes[0])
+        right = MapState(f"right_{counted}" if how.keeps_right else "right", str, types[1], ttl=lifetimes[1])
 
     return Join(emit, how, types, lifetimes, on=on, retracting=retracting)

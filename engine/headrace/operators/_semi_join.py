@@ -109,9 +109,11 @@ def semi_join(
     takes1, takes2 = sides
     types = (kept_type(takes1), kept_type(takes2))
     base: Any = AntiJoin if is_anti else SemiJoin
+    # The name says what the stored numbers of matches have been shown as.
+    left_name = f"left_{'anti' if is_anti else 'semi'}{'' if on is None else '_on'}"
 
     class Join(base[takes1, takes2, takes1]):  # type: ignore[misc]  # known when it is called
-        left = MapState("left_outer", str, types[0], ttl=lifetimes[0])
+        left = MapState(left_name, str, types[0], ttl=lifetimes[0])
         right = MapState("right", str, types[1], ttl=lifetimes[1])
 
     return Join(types, lifetimes, on=on, retracting=retracting)

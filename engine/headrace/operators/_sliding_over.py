@@ -89,22 +89,23 @@ def over(takes: type[In], gives: type[Out], options: OverOptions) -> OverFunctio
         bases=(Passed,),
     )
 
+    # The names contain the length of a range: rows that entered one of another length would leave this one at the wrong time.
+    within = f"_within_{shown_length(frame.reach)}" if frame.reach else ""
+
     class Over(OverFunction[takes, gives]):  # type: ignore[valid-type]  # known when it is called
         waiting = ListState("waiting", row)
-        rows = MapState("rows", str, list[row])
+        rows = MapState(f"rows{within}", str, list[row])
         passed = ValueState("passed", of_key, ttl=options.ttl)
         latest = ValueState("latest", of_key)
 
     function = Over(record, frame, (row, of_key), options)
     if not frame.reach or options.keep or function.keeps_keys or not all(map(_gives_back(takes), record.fields)):
         return function
-    # The names contain the length: rows that entered a range of another length would leave this one at the wrong time.
-    length = shown_length(frame.reach)
 
     class Sliding(SlidingOver[takes, gives]):  # type: ignore[valid-type]  # known when it is called
         waiting = ListState("waiting", row)
-        rows = MapState(f"rows_within_{length}", str, list[row])
-        frame = ValueState(f"frame_within_{length}", record.slice)
+        rows = MapState(f"rows{within}", str, list[row])
+        frame = ValueState(f"frame{within}", record.slice)
 
     return Sliding(record, frame, (row, of_key), options)
 

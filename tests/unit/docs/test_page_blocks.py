@@ -153,6 +153,7 @@ BLOCKS = {
         "join 'listed'": "unit/operators/test_joins_page.py::test_errors_on_the_page_equal_the_codes_errors",
         "users:   -D user 1": DRAWING,
     },
+    "operators": {"-- current_orders": "unit/operators/test_operators_page.py::test_shop_equals_duckdb"},
     "kafka": {
         "headrace setup --kafka": SYNTAX,
         "shop.orders-0@1734": DRAWING,

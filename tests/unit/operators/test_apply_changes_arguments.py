@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import permutations
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -337,3 +338,37 @@ SCD1, SCD2 = History.SCD1, History.SCD2
 def test_rules_that_cannot_be_are_refused(build, reason):
     with pytest.raises((TypeError, ValueError), match=f"apply_changes 'customers'.*{reason}"):
         build()
+
+
+class Op(enum.Enum):
+    CREATE = "c"
+    DELETE = "d"
+
+
+class Lettered(Struct, frozen=True):
+    id: int
+    at: Timestamp
+    op: Op
+    letter: Literal["c", "d"] = "c"
+    is_gone: bool = False
+
+
+def lettered(deletes):
+    source = Pipeline("letters").source("rows", Lettered, event_time="at")
+    return source.apply_changes("kept", key=("id",), sequence_by="at", deletes=deletes, tombstones=FOREVER)
+
+
+@pytest.mark.parametrize("deletes", [("op", "d"), ("op", Op.DELETE), ("letter", "d"), ("is_gone", True)])
+def test_value_of_a_field_deletes(deletes):
+    harness = PipelineHarness(lettered(deletes).sink("kept", key="id"))
+    harness.feed("rows", [Lettered(1, 1, Op.CREATE), Lettered(1, 2, Op.DELETE, "d", is_gone=True)])
+    harness.run(end_of_input=True)
+    assert harness.sink("kept") == []
+
+
+@pytest.mark.parametrize("deletes", [("op", "x"), ("letter", "D"), ("is_gone", "true"), ("id", "1")])
+def test_value_that_never_comes_is_refused(deletes):
+    with pytest.raises(
+        TypeError, match=f"apply_changes 'kept': deletes=.*field '{deletes[0]}' of Lettered cannot hold"
+    ):
+        lettered(deletes)

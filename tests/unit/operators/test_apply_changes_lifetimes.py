@@ -74,7 +74,7 @@ def test_bounded_history_equals_a_model(steps, corrections, tombstones):
         for key, known in model.known.items():
             last = max(known.values(), key=lambda event: event.lsn, default=None)
             is_live = last is not None and last.op != "d"
-            assert len(harness.state("events", key)) == is_live
+            assert len(harness.state("events_by_lsn", key)) == is_live
             assert (harness.state("latest", key) is not None) == is_live
 
 
@@ -86,7 +86,7 @@ def test_tombstone_keeps_older_events_away():
         give(harness, Change("x", 4, 7, "u", "a"))
         assert harness.kinds() == []
         harness.watermark(15)
-        assert harness.state("last_event", "x") is None
+        assert harness.state("last_event_by_lsn", "x") is None
         give(harness, Change("x", 4, 7, "u", "a"))
         assert harness.kinds() == [(INSERT, Customer("x", "a", None))]
 

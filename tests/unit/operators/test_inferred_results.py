@@ -114,6 +114,14 @@ def test_decimals_get_all_digits_and_times_stay_times():
     assert unit_of(types_of(kept)["first"]) == "ms"
 
 
+def test_best_value_keeps_digits_and_unit():
+    stream = keyed().aggregate(
+        "totals", best=ArgMax("amount", by="cents"), at=ArgMax("at", by="cents"), state_ttl=Lifetime.FOREVER
+    )
+    types = types_of(stream)
+    assert (digits_of(types["best"]), unit_of(types["at"])) == ((12, 2), "ms")
+
+
 def test_values_that_may_be_missing_are_optional():
     stream = keyed().aggregate(
         "totals", dear=Sum("cents", where=lambda sale: sale.cents > 5), state_ttl=Lifetime.FOREVER

@@ -1,4 +1,4 @@
-"""Result types of aggregates that code names one by one: `aggregate("totals", orders=Count(), cents=Sum("cents"))`."""
+"""Result types of aggregates and functions that code names one by one: `aggregate("totals", orders=Count(), cents=Sum("cents"))`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from headrace.api.states import AggregateFunction
 from headrace.api.types import hints_of
 from headrace.operators._aggregates import Aggregate
 from headrace.operators._result_record import KEY, result_of
+from headrace.operators._row_functions import RowFunction
 from headrace.operators._value_types import ValueType
 from headrace.operators._window_results import WINDOW_END, WINDOW_START
 
@@ -31,11 +32,26 @@ def inferred_result(
     """
     fields: dict[str, Any] = dict(_key_fields(takes, key))
     fields.update(_BOUNDS if windowed else ())
-    for name, aggregate in aggregates.items():
+    return _record(operator, takes, fields, aggregates, owner="the key or the window")
+
+
+def inferred_rows(operator: str, takes: type[Struct], functions: Mapping[str, Any]) -> type[Struct]:
+    """Return a record type with the fields of the records, and one for each aggregate or function of a row's place.
+
+    Raises as `inferred_result` does.
+    """
+    fields = {field.name: field.type for field in msgspec.structs.fields(takes)}
+    return _record(operator, takes, fields, functions, owner=takes.__name__)
+
+
+def _record(
+    operator: str, takes: type[Struct], fields: dict[str, Any], makers: Mapping[str, Any], *, owner: str
+) -> type[Struct]:
+    for name, maker in makers.items():
         if name in fields:
-            msg = f"the result has a field '{name}' already, of the key or the window: give the aggregate another name"
+            msg = f"the result has a field '{name}' already, of {owner}: give {maker} another name"
             raise ValueError(msg)
-        fields[name] = Annotated[_annotation(name, takes, aggregate), aggregate]
+        fields[name] = Annotated[_annotation(name, takes, maker), maker]
     words = operator.title().replace("_", "")
     return msgspec.defstruct(words, list(fields.items()), bases=(Struct,), frozen=True)
 
@@ -68,6 +84,8 @@ def _annotation(name: str, takes: type[Struct], aggregate: Any) -> Any:
         given = result_of(aggregate)
     elif isinstance(aggregate, Aggregate):
         given = aggregate.widened(aggregate.type_of(takes))
+    elif isinstance(aggregate, RowFunction):
+        given = aggregate.type_of(takes)
     else:
         msg = f"{name}={aggregate!r:.60} is no aggregate, such as Count() or Sum('cents')"
         raise TypeError(msg)

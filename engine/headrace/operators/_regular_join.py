@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import msgspec
 
 from headrace.api.batches import Bundle, BundleFunction
+from headrace.api.changelog import ChangelogMode, StreamChanges
 from headrace.api.functions import Context
 from headrace.api.graph import NULL_KEY, name_of
 from headrace.api.options import JoinFunction, JoinType
@@ -245,6 +246,13 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
         pair = (partner.record, record) if side.number else (record, partner.record)
         for _ in range(partner.total):
             ctx.collect(self._emit(*pair), kind, timestamp=max(at, partner.at))
+
+    def changes(self, name: str, keys: Sequence[Any], taken: Sequence[StreamChanges], /) -> StreamChanges:
+        """Return the changes of the result: unknown where those of an input are, since a retraction there takes results back."""
+        changes = super().changes(name, keys, taken)
+        if self.retracts or all(side.is_known for side in taken):
+            return changes
+        return replace(changes, mode=ChangelogMode.RETRACT, is_known=False)
 
     def described(self) -> dict[str, Any]:
         """Return the kind of join, the lifetime of each side, and when state is freed."""

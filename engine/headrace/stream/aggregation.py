@@ -86,6 +86,19 @@ def window_aggregate_function(
         raise type(error)(f"aggregate '{name}': {error}") from None
 
 
+def check_one_form(
+    taker: str, name: str, result: type[Any] | None, aggregates: Mapping[str, Any], *, method: str
+) -> None:
+    """Raise `TypeError` unless there is a type of results, or aggregates by the names of their fields; not both."""
+    if (result is None) == bool(aggregates):
+        return
+    msg = (
+        f"{taker} takes a record type whose annotations define its fields, or aggregates by the names of their fields, as in "
+        f'{method}("{name}", orders=Count()): {"neither is given" if result is None else "leave one of the two out"}'
+    )
+    raise TypeError(msg)
+
+
 def _result_type(
     taker: str,
     name: str,
@@ -101,12 +114,7 @@ def _result_type(
     """
     from headrace.operators._inferred_result import inferred_result
 
-    if (result is None) != bool(aggregates):
-        msg = (
-            f"{taker} takes a record type whose annotations define its fields, or aggregates by the names of their fields, as in "
-            f'aggregate("{name}", orders=Count()): {"neither is given" if result is None else "leave one of the two out"}'
-        )
-        raise TypeError(msg)
+    check_one_form(taker, name, result, aggregates, method="aggregate")
     if result is not None:
         check_record(taker, result)
         return result

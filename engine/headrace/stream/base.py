@@ -16,6 +16,19 @@ from headrace.stream.pipeline import PipelineGraph
 
 R = TypeVar("R", bound=msgspec.Struct)
 
+Fields = str | tuple[str, ...]
+"""A field, or several."""
+
+
+def fields_of(given: Fields) -> tuple[str, ...]:
+    """Return the fields as a tuple."""
+    return (given,) if isinstance(given, str) else given
+
+
+def fields_or_none(given: Fields | None) -> tuple[str, ...] | None:
+    """Return the fields as a tuple; None where they are left out."""
+    return None if given is None else fields_of(given)
+
 
 class StreamBase(Generic[R]):
     """Output of one node of a pipeline's graph, whose records have one type."""

@@ -9,9 +9,10 @@ from typing import Any
 
 import msgspec
 
+from headrace.api.changelog import UPSERTS_OF_UNKNOWN_KEY
 from headrace.api.changelog_inference import check_normalized
 from headrace.api.functions import KeyedBroadcastFunction, KeyedProcessFunction
-from headrace.api.graph import Emit, Keep, LagNode, OnConflict, UpsertMaterialize
+from headrace.api.graph import Emit, Keep, LagNode, OnConflict, OperatorFunction, Process, UpsertMaterialize
 from headrace.api.options import ChangeRules, History
 from headrace.api.ttl import AnyTtl, Lifetime, StateTtl, span_of, ttl_of
 from headrace.api.types import check_field, check_key_field, check_record
@@ -46,6 +47,16 @@ def has_primary_key(stream: StreamBase[Any], fields: tuple[str, ...]) -> bool:
     """Return whether the operator before gives a table with this primary key."""
     operator = stream._node.operator
     return isinstance(operator, UpsertMaterialize) and {*operator.primary_key} == {*fields}
+
+
+def lacks_upsert_key(stream: StreamBase[Any]) -> bool:
+    """Return whether the stream has upserts whose key nothing declares, and only the code can know.
+
+    Behind an operator of the library nothing identifies the rows: its results lack the key.
+    """
+    operator = stream._node.operator
+    is_own = not (isinstance(operator, Process) and isinstance(operator.function, OperatorFunction))
+    return is_own and stream._changes.mode == UPSERTS_OF_UNKNOWN_KEY
 
 
 def keeper_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from headrace.api.changelog_inference import may_retract
 from headrace.api.options import Late, OverOptions
 from headrace.api.ttl import AnyTtl, Lifetime, ttl_of
 from headrace.api.types import check_field, check_record
+from headrace.stream.aggregation import check_one_form
 from headrace.stream.base import StreamBase
 
 if TYPE_CHECKING:
@@ -22,7 +24,8 @@ _LONGEST = timedelta(days=36_500)
 def over_function(
     stream: StreamBase[Any],
     name: str,
-    result: type[Any],
+    result: type[Any] | None,
+    functions: Mapping[str, Any],
     *,
     order_by: str | tuple[str, ...],
     rows: int | None,
@@ -30,13 +33,18 @@ def over_function(
     late: Late,
     keep: timedelta | None,
     state_ttl: AnyTtl | None,
-) -> OverFunction[Any, Any]:
-    """Return the function of `Stream.over`."""
+) -> tuple[OverFunction[Any, Any], type[Any]]:
+    """Return the function of `Stream.over`, and the type of its results."""
+    from headrace.operators._inferred_result import inferred_rows
+
     taker = f"over '{name}'"
     stream._check_keyed(taker)
-    check_record(taker, result)
+    check_one_form(taker, name, result, functions, method="over")
+    if result is not None:
+        check_record(taker, result)
     assert stream._key is not None  # noqa: S101 - checked above
     try:
+        gives = inferred_rows(name, stream.record_type(), functions) if result is None else result
         _check_inserts(stream)
         options = OverOptions(
             key=stream._key,
@@ -45,7 +53,7 @@ def over_function(
             within=None if within is None else _length("within", within, least=timedelta(0)),
             keep=_keep(late, keep),
         )
-        return _function(stream, result, options, state_ttl)
+        return _function(stream, gives, options, state_ttl), gives
     except (TypeError, ValueError) as error:
         raise type(error)(f"{taker}: {error}") from None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 import msgspec
 
-from headrace.api.changelog import UPSERTS_OF_UNKNOWN_KEY, ChangelogMode
+from headrace.api.changelog import ChangelogMode
 from headrace.api.functions import (
     AsyncFunction,
     KeyedBroadcastFunction,
@@ -84,11 +84,12 @@ from headrace.stream.aggregation import (
     window_match_function,
     window_top_function,
 )
-from headrace.stream.base import StreamBase
+from headrace.stream.base import Fields, StreamBase, fields_of, fields_or_none
 from headrace.stream.changelog import (
     applied_changes,
     has_primary_key,
     keeper_of,
+    lacks_upsert_key,
     lag_of,
     materializer_of,
     normalization,
@@ -102,6 +103,7 @@ from headrace.stream.ranking import first_by_time_function, last_by_time_functio
 if TYPE_CHECKING:
     from headrace.api.states import AggregateFunction
     from headrace.operators._aggregates import Aggregate
+    from headrace.operators._row_functions import RowFunction
 
     Aggregation = Aggregate | AggregateFunction[Any, Any, Any]
 
@@ -238,7 +240,7 @@ class Stream(StreamBase[R]):
         name: str,
         /,
         *,
-        key: tuple[str, ...] = (),
+        key: Fields = (),
         state_ttl: AnyTtl = Lifetime.FOREVER,
         drops_unmatched: bool = False,
     ) -> OperatorStream[R]:
@@ -255,7 +257,9 @@ class Stream(StreamBase[R]):
         Raises `ValueError` without a key, for a field that the record lacks, for a key other than that of the upserts,
         and behind an operator that may change the order of a key's rows.
         """
-        fields, function = normalization(self, name, key=key, state_ttl=state_ttl, drops_unmatched=drops_unmatched)
+        fields, function = normalization(
+            self, name, key=fields_of(key), state_ttl=state_ttl, drops_unmatched=drops_unmatched
+        )
         return self._keyed(KeyBy(fields))._operated(name, function, self._record)
 
     def apply_changes(
@@ -263,7 +267,7 @@ class Stream(StreamBase[R]):
         name: str,
         /,
         *,
-        key: tuple[str, ...],
+        key: Fields,
         sequence_by: str | tuple[str, ...],
         deletes: Callable[[R], object] | tuple[str, Any] | None = None,
         history: History = History.SCD1,
@@ -301,7 +305,7 @@ class Stream(StreamBase[R]):
             self,
             name,
             record,
-            key=key,
+            key=fields_of(key),
             sequence_by=sequence_by,
             deletes=deletes,
             history=history,
@@ -311,9 +315,9 @@ class Stream(StreamBase[R]):
             corrections=corrections,
         )
         gives = cast("type[S]", self._record) if record is None else record
-        return self._keyed(KeyBy(key))._operated(name, function, gives)
+        return self._keyed(KeyBy(fields_of(key)))._operated(name, function, gives)
 
-    def snapshot_changes(self, name: str, /, *, key: tuple[str, ...], time: str, every: timedelta) -> Stream[R]:
+    def snapshot_changes(self, name: str, /, *, key: Fields, time: str, every: timedelta) -> Stream[R]:
         """Make events of full extracts of a table: each row is an update, and a key that an extract lacks is a deletion.
 
         All rows of an extract have the same event time, in the field `time`. The extract is complete when the watermark reaches it;
@@ -327,10 +331,11 @@ class Stream(StreamBase[R]):
         Raises `ValueError` for a field that the record lacks, a step below 1 ms, and a stream that may retract records; `TypeError`
         unless `time` is a `Timestamp`.
         """
-        announced, function = snapshot_functions(self, name, key=key, time=time, every=every)
+        fields = fields_of(key)
+        announced, function = snapshot_functions(self, name, key=fields, time=time, every=every)
         snapshots = self.key_by(time).process(f"{name}_announced", announced)
-        emits = ChangelogMode.upsert(*key)
-        return self.key_by(*key).connect(snapshots.broadcast()).process(name, function, emits=emits)
+        emits = ChangelogMode.upsert(*fields)
+        return self.key_by(*fields).connect(snapshots.broadcast()).process(name, function, emits=emits)
 
     def assign_event_time(self, time: str | Callable[[R], int], /) -> Stream[R]:
         """Give records another event time: a field (`Timestamp`, not optional), or what `time(record)` returns (ms since 1970, UTC).
@@ -514,7 +519,7 @@ class Stream(StreamBase[R]):
         )
         return Stream(self._pipeline, self._pipeline._add(wait, self._use()), gives)
 
-    def sink(self, name: str, /, *, key: str | tuple[str, ...] | None = None) -> Pipeline:
+    def sink(self, name: str, /, *, key: Fields | None = None) -> Pipeline:
         """End the stream in the sink `name`, and return the pipeline.
 
         `key` is the field, or the fields, that tell the rows of the sink's table apart: the table has one row for each key. It stands for
@@ -525,9 +530,9 @@ class Stream(StreamBase[R]):
         key than that of a stream of upserts.
         """
         self._check_free(f"sink '{name}'")
-        fields = (key,) if isinstance(key, str) else key
+        fields = fields_or_none(key)
         if fields is not None and not has_primary_key(self, fields):
-            upsert_key = fields if self._changes.mode == UPSERTS_OF_UNKNOWN_KEY else None
+            upsert_key = fields if lacks_upsert_key(self) else None
             return self.upsert_materialize(f"{name}_rows", primary_key=fields, upsert_key=upsert_key).sink(name)
         self._pipeline._add(SinkNode(name), self._use())
         return self._pipeline
@@ -539,8 +544,8 @@ class Stream(StreamBase[R]):
         name: str,
         /,
         *,
-        primary_key: tuple[str, ...],
-        upsert_key: tuple[str, ...] | None = None,
+        primary_key: Fields,
+        upsert_key: Fields | None = None,
         strategy: Strategy = Strategy.ADAPTIVE,
         emit: Emit = Emit.NET_CHANGE,
         ttl: StateTtl | None = None,
@@ -562,8 +567,8 @@ class Stream(StreamBase[R]):
         materializer = materializer_of(
             self,
             name,
-            primary_key=primary_key,
-            upsert_key=upsert_key,
+            primary_key=fields_of(primary_key),
+            upsert_key=fields_or_none(upsert_key),
             strategy=strategy,
             emit=emit,
             ttl=ttl,
@@ -577,8 +582,8 @@ class Stream(StreamBase[R]):
         name: str,
         /,
         *,
-        key: tuple[str, ...],
-        upsert_key: tuple[str, ...] | None = None,
+        key: Fields,
+        upsert_key: Fields | None = None,
         strategy: Strategy = Strategy.ADAPTIVE,
         ttl: StateTtl | None = None,
     ) -> Stream[R]:
@@ -586,7 +591,15 @@ class Stream(StreamBase[R]):
 
         Arguments and errors are as for `upsert_materialize`; the sink is merged by `key`.
         """
-        keeper = keeper_of(self, name, Keep.FIRST, key=key, upsert_key=upsert_key, strategy=strategy, ttl=ttl)
+        keeper = keeper_of(
+            self,
+            name,
+            Keep.FIRST,
+            key=fields_of(key),
+            upsert_key=fields_or_none(upsert_key),
+            strategy=strategy,
+            ttl=ttl,
+        )
         return self._materialized(keeper, self._record)
 
     def last_value(
@@ -594,8 +607,8 @@ class Stream(StreamBase[R]):
         name: str,
         /,
         *,
-        key: tuple[str, ...],
-        upsert_key: tuple[str, ...] | None = None,
+        key: Fields,
+        upsert_key: Fields | None = None,
         strategy: Strategy = Strategy.ADAPTIVE,
         ttl: StateTtl | None = None,
     ) -> Stream[R]:
@@ -603,7 +616,9 @@ class Stream(StreamBase[R]):
 
         Arguments and errors are as for `upsert_materialize`; the sink is merged by `key`.
         """
-        keeper = keeper_of(self, name, Keep.LAST, key=key, upsert_key=upsert_key, strategy=strategy, ttl=ttl)
+        keeper = keeper_of(
+            self, name, Keep.LAST, key=fields_of(key), upsert_key=fields_or_none(upsert_key), strategy=strategy, ttl=ttl
+        )
         return self._materialized(keeper, self._record)
 
     def deduplicate(
@@ -611,7 +626,7 @@ class Stream(StreamBase[R]):
         name: str,
         /,
         *,
-        key: tuple[str, ...],
+        key: Fields,
         keep: Keep = Keep.FIRST,
         strategy: Strategy = Strategy.ADAPTIVE,
         ttl: StateTtl | None = None,
@@ -621,7 +636,7 @@ class Stream(StreamBase[R]):
         With a `ttl`, a key counts as new again when this time has passed since its row. Arguments and errors
         are as for `upsert_materialize`.
         """
-        keeper = keeper_of(self, name, keep, key=key, upsert_key=None, strategy=strategy, ttl=ttl)
+        keeper = keeper_of(self, name, keep, key=fields_of(key), upsert_key=None, strategy=strategy, ttl=ttl)
         return self._materialized(keeper, self._record)
 
     def lag(
@@ -632,8 +647,8 @@ class Stream(StreamBase[R]):
         *,
         record: type[S],
         partition_by: tuple[str, ...],
-        primary_key: tuple[str, ...],
-        upsert_key: tuple[str, ...] | None = None,
+        primary_key: Fields,
+        upsert_key: Fields | None = None,
         offset: int = 1,
         strategy: Strategy = Strategy.ADAPTIVE,
         ttl: StateTtl | None = None,
@@ -657,8 +672,8 @@ class Stream(StreamBase[R]):
             function,
             record=record,
             partition_by=partition_by,
-            primary_key=primary_key,
-            upsert_key=upsert_key,
+            primary_key=fields_of(primary_key),
+            upsert_key=fields_or_none(upsert_key),
             offset=offset,
             strategy=strategy,
             ttl=ttl,
@@ -900,10 +915,40 @@ class Stream(StreamBase[R]):
         function = top_function(self, name, ranks, result, retracting=retracting, state_ttl=state_ttl)
         return self._operated(name, function, result or self._record)
 
+    @overload
     def over(
         self,
         name: str,
         result: type[S],
+        /,
+        *,
+        order_by: str | tuple[str, ...] = ...,
+        rows: int | None = ...,
+        within: timedelta | None = ...,
+        late: Late = ...,
+        keep: timedelta | None = ...,
+        state_ttl: AnyTtl | None = ...,
+    ) -> OperatorStream[S]: ...
+
+    @overload
+    def over(
+        self,
+        name: str,
+        /,
+        *,
+        order_by: str | tuple[str, ...] = ...,
+        rows: int | None = ...,
+        within: timedelta | None = ...,
+        late: Late = ...,
+        keep: timedelta | None = ...,
+        state_ttl: AnyTtl | None = ...,
+        **functions: Aggregation | RowFunction,
+    ) -> OperatorStream[Any]: ...
+
+    def over(
+        self,
+        name: str,
+        result: type[Any] | None = None,
         /,
         *,
         order_by: str | tuple[str, ...] = (),
@@ -912,7 +957,8 @@ class Stream(StreamBase[R]):
         late: Late = Late.DROP,
         keep: timedelta | None = None,
         state_ttl: AnyTtl | None = None,
-    ) -> OperatorStream[S]:
+        **functions: Aggregation | RowFunction,
+    ) -> OperatorStream[Any]:
         """Emit one `result` for each record of a key, from the rows before it (SQL: `OVER`); needs `key_by` before it.
 
         Rows of a key are in the order of event time (whole milliseconds), then of the fields `order_by`, then of arrival. The
@@ -923,6 +969,9 @@ class Stream(StreamBase[R]):
                 at: Timestamp
                 payments: Annotated[int, Count()]               # an aggregate over the frame
                 before: Annotated[int | None, Lag("cents")]     # a function of the row's place
+
+        Without a type, each aggregate or function is given by the name of its field, as in `over("recent", payments=Count(),
+        within=...)`: the result then has the fields of the record and these.
 
         The frame is one of three. `rows=3`: the row and the two before it (SQL: `ROWS BETWEEN 2 PRECEDING AND CURRENT
         ROW`). `within=timedelta(minutes=10)`: the rows at most ten minutes before it by event time, both ends included;
@@ -942,10 +991,11 @@ class Stream(StreamBase[R]):
         lacks, and for a stream that may retract records: call `additions` before it. Raises `TypeError` for a field whose
         annotation does not define it, or has another type than its definition gives.
         """
-        function = over_function(
+        function, gives = over_function(
             self,
             name,
             result,
+            functions,
             order_by=order_by,
             rows=rows,
             within=within,
@@ -953,7 +1003,7 @@ class Stream(StreamBase[R]):
             keep=keep,
             state_ttl=state_ttl,
         )
-        return self._operated(name, function, result)
+        return self._operated(name, function, gives)
 
     def first_by_time(
         self, name: str, /, *, at_watermark: bool = False, state_ttl: AnyTtl | None = None

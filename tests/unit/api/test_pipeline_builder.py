@@ -17,6 +17,7 @@ from headrace import (
     Strategy,
     Struct,
     Timestamp,
+    UpsertMaterialize,
 )
 from headrace.api.types import output_type
 
@@ -352,3 +353,14 @@ def test_row_kind_symbol_parses_back():
     assert [kind.symbol for kind in RowKind if kind.is_retraction] == ["-U", "-D"]
     with pytest.raises(KeyError):
         RowKind.parse("+X")
+
+
+def test_one_field_is_a_key_everywhere(source):
+    source.normalize("normalized", key="key").upsert_materialize("m1", primary_key="key").sink("s1")
+    source.apply_changes("applied", key="key", sequence_by="at").sink("s2", key="key")
+    source.first_value("first", key="key").sink("s3")
+    source.last_value("last", key="key", upsert_key="key").sink("s4")
+    source.deduplicate("once", key="key").sink("s5")
+    source.snapshot_changes("snapshots", key="key", time="at", every=SECOND)
+    materializers = [operator for operator in source.operators if isinstance(operator, UpsertMaterialize)]
+    assert [operator.primary_key for operator in materializers] == [("key",)] * 5

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import AggregateFunction, Digits, Lifetime, Pipeline, RowKind, Struct, Timestamp
+from headrace import AggregateFunction, Digits, KeyedProcessFunction, Lifetime, Pipeline, RowKind, Struct, Timestamp
 from headrace.api.records import digits_of, unit_of
-from headrace.operators import ArgMax, Avg, Count, CountDistinct, First, Max, Sum, Tumbling
+from headrace.operators import ArgMax, Avg, Count, CountDistinct, First, Lag, Max, RowNumber, Sum, Tumbling
 from headrace.testing import PipelineHarness
 from tests.unit.support.fuzzing import examples
 
@@ -173,6 +173,31 @@ def test_key_function_without_annotation_needs_a_type():
         source.key_by(lambda sale: sale.city).aggregate("totals", n=Count(), state_ttl=Lifetime.FOREVER)
 
 
+class Numbered(Sale, frozen=True, kw_only=True):
+    sales: Annotated[int, Count()]
+    place: Annotated[int, RowNumber()]
+    before: Annotated[Timestamp | None, Lag("at")]
+
+
+@examples(3)
+@given(sales=SALES)
+def test_rows_have_their_record_and_functions(sales):
+    named = keyed().over(
+        "totals", sales=Count(), place=RowNumber(), before=Lag("at"), rows=3, state_ttl=Lifetime.FOREVER
+    )
+    declared = keyed().over("totals", Numbered, rows=3, state_ttl=Lifetime.FOREVER)
+    rows = [end_of(stream.sink("totals"), sales, 0) for stream in (named, declared)]
+    named_rows, declared_rows = (sorted(sorted(msgspec.json.decode(text).items()) for text in texts) for texts in rows)
+    assert repr(named_rows) == repr(declared_rows)
+
+
+def test_function_named_as_a_field_is_refused():
+    with pytest.raises(ValueError, match="over 'totals': the result has a field 'cents' already, of Sale: give"):
+        keyed().over("totals", cents=Count(), within=timedelta(seconds=1))
+    with pytest.raises(TypeError, match="over 'totals' takes a record type.*neither is given"):
+        keyed().over("totals", within=timedelta(seconds=1))
+
+
 # ------------------------------------------------------------------------------------------------ sinks with a key
 
 
@@ -207,6 +232,43 @@ def test_sink_by_key_forgets_rows_taken_back():
     harness.feed("sales", [one, other, other], kinds=[RowKind.INSERT, RowKind.INSERT, RowKind.DELETE])
     harness.run(end_of_input=True)
     assert harness.sink("totals") == [one]
+
+
+class Fix(KeyedProcessFunction[Sale, Sale]):
+    """Passes records on with their kinds, which it does not declare."""
+
+    async def process(self, record, ctx, /):
+        ctx.collect(record, ctx.row_kind)
+
+
+@pytest.mark.parametrize("method", ["join", "semi_join"])
+def test_undeclared_retraction_behind_a_join_is_kept(method):
+    pipeline = Pipeline("shop")
+    sales = pipeline.source("sales", Sale, event_time="at", row_kind="kind").key_by("customer").process("fix", Fix())
+    others = pipeline.source("others", Sale, event_time="at").key_by("customer")
+    keyed_sales, options = sales.key_by("customer"), {"state_ttl": Lifetime.FOREVER}
+    if method == "join":
+        options["emit"] = pair
+    getattr(keyed_sales, method)("met", others, **options).sink("totals", key="customer")
+    harness = PipelineHarness(pipeline)
+    one, other = Sale("a", 1, 1, Decimal(1)), Sale("a", 2, 2, Decimal(2))
+    harness.feed("sales", [one, other, other], kinds=[RowKind.INSERT, RowKind.INSERT, RowKind.DELETE])
+    harness.feed("others", [Sale("a", 1, 9, Decimal(9))])
+    harness.run(end_of_input=True)
+    assert harness.sink("totals") == [one]
+
+
+def pair(sale: Sale, _other: Sale) -> Sale:
+    return sale
+
+
+def test_sink_by_key_needs_it_in_the_results():
+    class Only(Struct, frozen=True):
+        cents: Annotated[int | None, Max("cents")]
+
+    stream = keyed().aggregate("totals", Only, retract=False, state_ttl=Lifetime.FOREVER)
+    with pytest.raises(ValueError, match="upsert"):
+        stream.sink("totals", key="cents")
 
 
 def test_sink_takes_the_key_of_the_operator_before():

@@ -51,8 +51,8 @@ class SnapshotChangesFunction(KeyedBroadcastFunction[In, Announced, Out]):
     """Emits each row as an update, and a deletion for each snapshot that lacks a key which the one before it has.
 
     `pending` holds the rows of a key in snapshots that are not complete, by the text of their time; `present` the row in the last
-    complete one. A snapshot is complete when the watermark reaches its time. Timers compare a key with the snapshots, `every` ms
-    after its row, and so on.
+    complete one. A snapshot is complete when the watermark reaches its time: its rows are emitted then, so the changes of a key
+    come in the order of the snapshots. Timers compare a key with the snapshots: at the time of its row, `every` ms after it, and so on.
     """
 
     present: ValueState[Any]
@@ -66,7 +66,7 @@ class SnapshotChangesFunction(KeyedBroadcastFunction[In, Announced, Out]):
         self._at = attrgetter(time)
 
     async def process(self, record: In, ctx: Context, /) -> None:
-        """Emit a row as an update. One whose snapshot is complete goes to the quarantine, and one with another event time."""
+        """Keep a row until its snapshot is complete. One that comes later goes to the quarantine, and one with another event time."""
         at = self._at(record)
         if at != ctx.timestamp:
             ctx.quarantine(f"its event time is {ctx.timestamp}, and {self._time}, the time of its snapshot, is {at}")
@@ -74,8 +74,7 @@ class SnapshotChangesFunction(KeyedBroadcastFunction[In, Announced, Out]):
             ctx.quarantine(f"its snapshot, {self._time}={at}, is complete: the watermark is {ctx.watermark}")
         else:
             await self.pending.put(_text(at), record)
-            self._compare_at(at + self._every, ctx)
-            ctx.collect(record, RowKind.UPDATE_AFTER)
+            self._compare_at(at, ctx)
 
     def process_broadcast(self, _record: Announced, ctx: BroadcastContext, /) -> None:
         """Remember a snapshot, and forget those that all keys were compared with."""
@@ -93,6 +92,7 @@ class SnapshotChangesFunction(KeyedBroadcastFunction[In, Announced, Out]):
             row = await self.pending.get(order)
             if row is not None:
                 await self.pending.remove(order)
+                ctx.collect(row, RowKind.UPDATE_AFTER, timestamp=at)
                 present = row
             elif present is not None:
                 deletion = msgspec.structs.replace(present, **{self._time: at})

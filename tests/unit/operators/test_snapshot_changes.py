@@ -91,6 +91,25 @@ def test_versions_equal_a_fold_over_extracts(parallelism, extracts, every, lag, 
     assert by_fields(harness.sink("versions")) == versions_of(extracts)
 
 
+@pytest.mark.parametrize("method", ["sink", "normalize"])
+@examples(15)
+@given(
+    extracts=EXTRACTS, every=st.integers(1, 12), lag=st.sampled_from([0, 8]), order=st.randoms(use_true_random=False)
+)
+def test_changes_of_a_key_come_in_order(method, extracts, every, lag, order):
+    last = max(extracts, default=None)
+    extracts |= {50: {"w": "a", **extracts.get(last, {})}, 100: {"w": "a"}}
+    rows = [Row(key, at, tier) for at, extract in extracts.items() for key, tier in extract.items()]
+    rows.sort(key=lambda row: row.at + order.randint(0, lag))
+    changes = source(lag=lag + 1).snapshot_changes("changes", key="id", time="at", every=every * MS)
+    changes = changes.normalize("whole") if method == "normalize" else changes
+    harness = PipelineHarness(changes.sink("rows", key="id"), bucket=1, files_per_batch=1)
+    for begin in range(0, len(rows), 4):
+        harness.feed("rows", rows[begin : begin + 4])
+    harness.run()
+    assert {row.id: row.tier for row in harness.sink("rows")} == extracts[50]
+
+
 def test_missing_extract_deletes_nothing():
     harness = harness_of(10)
     harness.feed("rows", [Row("x", 10), Row("y", 50), Row("x", 50), Row("y", 61)])
@@ -134,7 +153,6 @@ def test_result_is_a_stream_of_upserts():
     ("options", "reason"),
     [
         ({"key": ()}, "needs the fields of the key"),
-        ({"key": "id"}, "key takes several names"),
         ({"time": "day"}, "Row has no field 'day'"),
         ({"time": "tier"}, "a Timestamp, and 'tier' of Row is str"),
         ({"every": timedelta(0)}, "at least 1 ms"),

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         OnFailure,
         RecoveryOption,
     )
+    from headrace.api.small_functions import keyed_function
     from headrace.api.states import (
         AggregateFunction,
         AggregatingState,
@@ -175,6 +176,7 @@ __all__ = [
     "Windows",
     "declare",
     "field",
+    "keyed_function",
 ]
 
 
@@ -223,6 +225,7 @@ _MODULES = {
         "OnFailure",
         "RecoveryOption",
     ),
+    "api.small_functions": ("keyed_function",),
     "api.states": (
         "AggregateFunction",
         "AggregatingState",

@@ -13,8 +13,8 @@ from headrace.testing import PipelineHarness
 from tests.jobs.home import Home
 from tests.unit.operators.priced_jobs import Order, Rate, pipeline
 
-SINKS = dict.fromkeys(("priced", "both", "near", "known", "seconds"), "append") | dict.fromkeys(
-    ("visits", "largest"), "merge"
+SINKS = dict.fromkeys(("priced", "both", "near", "known", "seconds", "recent"), "append") | dict.fromkeys(
+    ("visits", "largest", "current_rates", "unrated_orders"), "merge"
 )
 JOB = {
     "job": "priced_orders",
@@ -28,7 +28,10 @@ JOB = {
 
 def drawn(record, count, chance):
     """Records of six seconds, at most two seconds out of order."""
-    rows = [record(chance.choice("ab"), chance.randint(0, 6000), chance.randint(1, 90)) for _ in range(count)]
+    rows = [
+        record(chance.choice(["a", "b", "b", None]), chance.randint(0, 6000), chance.randint(1, 90))
+        for _ in range(count)
+    ]
     return sorted(rows, key=lambda row: row.at + chance.uniform(0, 2000))
 
 

@@ -105,7 +105,7 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
 
     async def _process(self, record: Struct, ctx: Context, side: Side, other: Side) -> None:
         if ctx.row_kind.is_retraction:
-            await self._take_back(record, ctx, side, other)
+            await self._take_back(record, ctx, ctx.row_kind, side, other)
         elif self._how is JoinType.INNER:
             await self._pair(record, ctx, ctx.row_kind, side, await self._stored(other))
         else:
@@ -125,10 +125,15 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
         stored: list[Sequence[Any] | None] = [None, None]
         for record in bundle.walk(bundle.records):
             side, other = self._both_ways[record.input]
+            kind = _ROW_KINDS[record.kind]
+            if kind.is_retraction:  # of a function that declares no emits=
+                await self._take_back(record.record, ctx, kind, side, other)
+                stored[side.number] = None
+                continue
             partners = stored[other.number]
             if partners is None:
                 partners = stored[other.number] = await self._stored(other)
-            await self._pair(record.record, ctx, _ROW_KINDS[record.kind], side, partners)
+            await self._pair(record.record, ctx, kind, side, partners)
             stored[side.number] = None
 
     async def _stored(self, side: Side) -> Sequence[Any]:
@@ -166,15 +171,15 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
         if side.is_kept and self._shows(matches):
             self._show(ctx, RowKind.INSERT, side, added, 1)
 
-    async def _take_back(self, record: Struct, ctx: Context, side: Side, other: Side) -> None:
+    async def _take_back(self, record: Struct, ctx: Context, kind: RowKind, side: Side, other: Side) -> None:
         name, kept = await self._find(record, side)
         if kept is None:
-            ctx.quarantine(unmatched(ctx.row_kind, f"{side.name} records of its key", side.ttl))
+            ctx.quarantine(unmatched(kind, f"{side.name} records of its key", side.ttl))
             return
         await self._remove_copy(name, kept, ctx, side)
-        kind = ctx.row_kind if self._how is JoinType.INNER else RowKind.DELETE
+        shown = kind if self._how is JoinType.INNER else RowKind.DELETE
         for partner_name, partner in await self._matching(kept.record, ctx, side, other):
-            self._show_pairs(ctx, kind, side, (kept.record, kept.at), partner)
+            self._show_pairs(ctx, shown, side, (kept.record, kept.at), partner)
             if other.is_kept:
                 await self._state(other).put(partner_name, _matched(partner, -1))
                 self._show_no_match(ctx, other, partner, partner.copies.get(1, 0))

@@ -258,6 +258,34 @@ def test_undeclared_retraction_behind_a_join_is_kept(method):
     assert harness.sink("totals") == [one]
 
 
+@examples(5)
+@given(sales=SALES, places=st.lists(st.integers(0, 11), max_size=5), seed=st.integers(0, 99))
+def test_undeclared_retractions_join_in_any_batches(sales, places, seed):
+    pipeline = Pipeline("shop")
+    source = pipeline.source("sales", Sale, event_time="at", row_kind="kind", out_of_orderness=timedelta(seconds=1))
+    others = pipeline.source("others", Sale, event_time="at", out_of_orderness=timedelta(seconds=1))
+    fixed = source.key_by("customer").process("fix", Fix()).key_by("customer")
+    fixed.join("met", others.key_by("customer"), emit=pair, state_ttl=Lifetime.FOREVER).sink(
+        "totals", key=("customer", "at")
+    )
+    taken_back = [sales[place] for place in {*places} if place < len(sales)]
+    rows = [(sale, RowKind.INSERT) for sale in sales] + [(sale, RowKind.DELETE) for sale in taken_back]
+    harness, chance, rest = PipelineHarness(pipeline, parallelism=2), random.Random(seed), list(rows)
+    harness.feed("others", [Sale(name, 1, 1, Decimal(1)) for name in "ab"])
+    while rest:
+        size = chance.randint(1, 40)
+        fed, kinds = zip(*rest[:size], strict=True)
+        harness.feed("sales", fed, kinds=kinds)
+        rest = rest[size:]
+        harness.run()
+    harness.run(end_of_input=True)
+    left = list(sales)
+    for sale in taken_back:
+        left.remove(sale)
+    expected = {(sale.customer, sale.at) for sale in left if sale.customer in "ab"}
+    assert {(row.customer, row.at) for row in harness.sink("totals")} == expected
+
+
 def pair(sale: Sale, _other: Sale) -> Sale:
     return sale
 

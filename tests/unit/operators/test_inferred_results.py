@@ -271,7 +271,7 @@ def test_undeclared_retractions_join_in_any_batches(sales, places, seed):
     taken_back = [sales[place] for place in {*places} if place < len(sales)]
     rows = [(sale, RowKind.INSERT) for sale in sales] + [(sale, RowKind.DELETE) for sale in taken_back]
     harness, chance, rest = PipelineHarness(pipeline, parallelism=2), random.Random(seed), list(rows)
-    harness.feed("others", [Sale(name, 1, 1, Decimal(1)) for name in "ab"])
+    harness.feed("others", [Sale(name, at, 1, Decimal(1)) for at in (1, 60) for name in "ab"])
     while rest:
         size = chance.randint(1, 40)
         fed, kinds = zip(*rest[:size], strict=True)

@@ -40,6 +40,9 @@ class Aggregate(abc.ABC):
     `where` is a plain function: the aggregate takes only the records for which it is true (SQL: `FILTER (WHERE ...)`).
     """
 
+    gives_values: ClassVar[bool] = False
+    """True: the result is one of the values."""
+
     value: Value | None
     _: KW_ONLY
     where: Callable[[Any], object] | None = None
@@ -121,7 +124,7 @@ class _Adding(Aggregate):
         if value.type is not None and value.type not in NUMBERS:
             msg = f"{self}: {_shown(shown)} is {value}, and only {named(NUMBERS)} can be added up"
             raise TypeError(msg)
-        return value
+        return replace(value, unit=None)  # a sum of instants is no instant
 
     def widened(self, result: ValueType) -> ValueType:
         """Return the type of the result with as many digits as a decimal can have, and the scale of the values."""
@@ -152,7 +155,7 @@ class Avg(_Adding):
     def checked(self, value: ValueType, shown: Value | None) -> ValueType:
         """Return the type of the result for values of a type. Raises `TypeError` for values that cannot be aggregated."""
         value = _Adding.checked(self, value, shown)
-        return replace(value, type=Decimal if value.type is Decimal else float, unit=None)
+        return replace(value, type=Decimal if value.type is Decimal else float)
 
     def widened(self, result: ValueType) -> ValueType:
         """Return the type of the result with as many digits as a decimal can have, six of them or more behind the point (SQL: AVG)."""
@@ -172,6 +175,7 @@ class _Ordered(Aggregate):
     """Aggregates that compare values."""
 
     __slots__ = ()
+    gives_values = True
 
     def checked(self, value: ValueType, shown: Value | None) -> ValueType:
         """Return the type of the result for values of a type. Raises `TypeError` for values that cannot be aggregated."""
@@ -274,6 +278,8 @@ class ArgMin(_ExtremeBy):
 @dataclass(frozen=True, slots=True)
 class First(Aggregate):
     """Value of the first record by event time, of several the first to arrive; without a value, the record itself."""
+
+    gives_values = True
 
     value: Value | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from types import NoneType
-from typing import Annotated, Any
+from typing import Annotated, Any, Union
 
 import msgspec
 
@@ -95,8 +95,16 @@ def _annotation(name: str, takes: type[Struct], aggregate: Any) -> Any:
             "this aggregate in the annotation of a field"
         )
         raise TypeError(msg)
-    kind = _of_values(given)
-    return kind | None if given.may_be_none else kind
+    kind = _of_field(takes, aggregate) or _of_values(given)
+    return Union[kind, None] if given.may_be_none else kind  # noqa: UP007 - of a type known at run time
+
+
+def _of_field(takes: type[Struct], aggregate: Any) -> Any:
+    """Return the annotation of the field whose values an aggregate gives as they are; None where it makes others."""
+    name = getattr(aggregate, "value", None)
+    if not isinstance(name, str) or not getattr(aggregate, "gives_values", False):
+        return None
+    return _without_none(next(field.type for field in msgspec.structs.fields(takes) if field.name == name))
 
 
 def _of_values(given: ValueType) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.api.graph import name_of
 from headrace.api.records import Struct
@@ -42,6 +42,8 @@ class RowNumber(RowFunction):
 @dataclass(frozen=True, slots=True)
 class _Shifted(RowFunction):
     """Value of a row at a distance from the current one."""
+
+    gives_values: ClassVar[bool] = True
 
     value: str | Callable[[Any], Any]
     offset: int = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Annotated
 
@@ -12,9 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import AggregateFunction, Digits, KeyedProcessFunction, Lifetime, Pipeline, RowKind, Struct, Timestamp
+from headrace import (
+    AggregateFunction,
+    Digits,
+    Json,
+    KeyedProcessFunction,
+    Lifetime,
+    NaiveDatetime,
+    Pipeline,
+    RowKind,
+    Struct,
+    Timestamp,
+)
 from headrace.api.records import digits_of, unit_of
-from headrace.operators import ArgMax, Avg, Count, CountDistinct, First, Lag, Max, RowNumber, Sum, Tumbling
+from headrace.operators import ArgMax, Avg, Count, CountDistinct, First, Lag, Last, Max, RowNumber, Sum, Tumbling
 from headrace.testing import PipelineHarness
 from tests.unit.support.fuzzing import examples
 
@@ -120,6 +131,36 @@ def test_best_value_keeps_digits_and_unit():
     )
     types = types_of(stream)
     assert (digits_of(types["best"]), unit_of(types["at"])) == ((12, 2), "ms")
+
+
+NEW_YEAR = datetime(2026, 1, 1)  # noqa: DTZ001 - it has no zone
+
+
+class Event(Struct, frozen=True):
+    id: str
+    at: Timestamp
+    payload: Json
+    local: NaiveDatetime | None
+
+
+def test_values_keep_the_marks_of_their_fields():
+    events = Pipeline("events").source("events", Event, event_time="at").key_by("id")
+    last, latest = Last("payload"), Max("local")
+    stream = events.aggregate("totals", last=last, latest=latest, times=Sum("at"), state_ttl=Lifetime.FOREVER)
+    types = types_of(stream)
+    assert unit_of(types["times"]) is None
+    harness = PipelineHarness(stream.sink("totals", key="id"))
+    harness.feed("events", [Event("a", 1, {"x": [1]}, NEW_YEAR), Event("a", 2, {"x": [2]}, None)])
+    harness.run(end_of_input=True)
+    assert [(row.last, row.latest, row.times) for row in harness.sink("totals")] == [({"x": [2]}, NEW_YEAR, 3)]
+    before = events.over("rows", before=Lag("payload"), then=Lag("local"), rows=2, state_ttl=Lifetime.FOREVER)
+    harness = PipelineHarness(before.sink("rows"))
+    harness.feed("events", [Event("a", 1, {"x": [1]}, NEW_YEAR), Event("a", 2, {"x": [2]}, None)])
+    harness.run(end_of_input=True)
+    assert [(row.before, row.then) for row in harness.sink("rows")] == [
+        (None, None),
+        ({"x": [1]}, NEW_YEAR),
+    ]
 
 
 def test_values_that_may_be_missing_are_optional():

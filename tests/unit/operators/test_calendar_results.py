@@ -215,3 +215,42 @@ def test_open_window_ends_where_it_ended_before(before, after, lateness, monkeyp
         ]
         assert changes[0][1].window_end == end
         assert harness.snapshot().entries == ()
+
+
+@pytest.mark.parametrize(("before", "after"), [("Etc/GMT-2", "Etc/GMT-3"), ("Etc/GMT-3", "Etc/GMT-2")])
+def test_open_join_survives_new_rules(before, after, monkeypatch):
+    def function():
+        shop = Pipeline("shop")
+        orders = shop.source("orders", Order, event_time="at").key_by("currency").window(MONTHS)
+        rates = shop.source("rates", Rate, event_time="at").key_by("currency").window(MONTHS)
+        return orders.join("priced", rates, emit=Priced.of).operators[-1].function
+
+    key = (lambda order: order.currency, lambda rate: rate.currency)
+    with_rules_of(before, monkeypatch)
+    october = ms("2022-10-15")
+    with KeyedHarness(function(), key=key) as harness:
+        harness.process1(Order("a", october, 7), timestamp=october)
+        snapshot = harness.snapshot()
+    with_rules_of(after, monkeypatch)
+    with KeyedHarness.restore(snapshot, function(), key=key) as harness:
+        harness.process2(Rate("a", october + HOUR, 60), timestamp=october + HOUR)
+        harness.watermark(ms("2023-01-01"))
+        assert [kind for kind, _ in harness.kinds()] == [RowKind.INSERT]
+        assert harness.snapshot().entries == ()
+
+
+def test_later_end_makes_a_second_result(monkeypatch):
+    with_rules_of("Etc/GMT-3", monkeypatch)
+    at = ms("2022-10-31T21:30")  # October with the rules of Etc/GMT-2, whose end is at 22:00; here it is at 21:00
+    with harness_of(MONTHS) as harness:
+        harness.process(Bid("a", at - HOUR, 1), timestamp=at - HOUR)
+        snapshot = harness.snapshot()
+    with_rules_of("Etc/GMT-2", monkeypatch)
+    with KeyedHarness.restore(snapshot, function_of(MONTHS), key=lambda bid: bid.item) as harness:
+        harness.watermark(at - 1)
+        harness.process(Bid("a", at, 2), timestamp=at)
+        harness.watermark(ms("2023-01-01"))
+        ends = [(row.total, row.window_end) for _, row in harness.kinds()]
+        assert ends == [(1, ms("2022-10-31T21:00")), (2, ms("2022-10-31T22:00"))]
+        assert len({row.window_start for _, row in harness.kinds()}) == 1
+        assert harness.snapshot().entries == ()

@@ -266,7 +266,7 @@ class WindowOptions:
 
 
 class Windows(abc.ABC):
-    """Groups the records of a key by event time: base class of `Tumbling`, `Hopping`, `Cumulative` and `Session`."""
+    """Groups the records of a key by event time: base class of `Tumbling`, `Hopping`, `Cumulative`, `Calendar` and `Session`."""
 
     @abc.abstractmethod
     def aggregation(self, takes: type[In], gives: type[Out], options: WindowOptions, /) -> WindowFunction[In, Out]:

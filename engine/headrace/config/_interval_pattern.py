@@ -26,7 +26,8 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from headrace.config._file_pattern import wildcards
-from headrace.config._values import Unit, change_between, first_timestamp
+from headrace.config._values import Unit
+from headrace.zones import change_between, first_timestamp
 
 _MONTHS: Final = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december")  # fmt: skip
 _WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")

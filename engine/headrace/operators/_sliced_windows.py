@@ -1,4 +1,4 @@
-"""Tumbling, hopping and cumulative windows, as merged slices.
+"""Tumbling, hopping, cumulative and calendar windows, as merged slices.
 
 Windows share slices. So a record is added to the accumulator of one slice, and not to one for each window; a window
 merges its slices when it fires.
@@ -6,7 +6,7 @@ merges its slices when it fires.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from functools import lru_cache
 from itertools import chain
@@ -40,23 +40,29 @@ _MOST: Final = 100_000
 
 
 class Sliced(Protocol):
-    """Windows that consist of slices of equal length. Times are ms; windows and slices are half open."""
+    """Windows that consist of slices. Times are ms; windows and slices are half open.
+
+    A slice is known by a number that its timestamps share: its start, or a label. Numbers follow the order of time.
+    """
 
     @property
     def name(self) -> str:
         """Return the name of these windows' state: other windows never read it."""
         ...
 
-    @property
-    def slice_length(self) -> int:
-        """Return the length of a slice."""
-        ...
-
     def slice_of(self, at: int) -> int:
-        """Return the start of the slice that contains a timestamp."""
+        """Return the slice that contains a timestamp."""
         ...
 
-    def ends_of(self, start: int) -> list[int]:
+    def slicer(self) -> Callable[[int], int]:
+        """Return `slice_of` as a function that takes less time."""
+        ...
+
+    def slices_of(self, end: int) -> Sequence[int]:
+        """Return the slices of the window that ends at `end`, in order of time."""
+        ...
+
+    def ends_of(self, slice_: int, /) -> list[int]:
         """Return the ends of the windows that contain a slice, the earliest first."""
         ...
 
@@ -65,47 +71,48 @@ class Sliced(Protocol):
         ...
 
 
-def slices_between(windows: Sliced, end: int) -> Iterable[int]:
-    """Return the starts of the slices of the window that ends at `end`, in order of time."""
-    return range(windows.start_of(end), end, windows.slice_length)
+def last_slices(slices: Sequence[int], end: int, ends_of: Callable[[int], Sequence[int]]) -> Sequence[int]:
+    """Return those slices of the window that ends at `end` that are in no later one; `ends_of` is that of the windows.
+
+    A slice of one window is always its last: also where rules of a time zone have moved its end since it was stored.
+    """
+    if len(slices) == 1 and len(ends_of(slices[0])) == 1:
+        return slices
+    return [slice_ for slice_ in slices if ends_of(slice_)[-1] == end]
 
 
 class SliceTimes:
     """Times of windows and their slices, computed once: they are the same for all keys, and computing them costs as much as a read.
 
-    Slices have names: their starts as texts, which are the namespaces of their state.
+    Slices have names: their numbers as texts, which are the namespaces of their state.
     """
 
     def __init__(self, windows: Sliced) -> None:
         """Take the windows."""
         self._windows = windows
-        self._length, self._first = windows.slice_length, windows.slice_of(0)
-        ends = windows.ends_of(self._first)
-        slices = (ends[-1] - windows.start_of(ends[-1])) // self._length
+        self.slice_of = windows.slicer()
+        ends = windows.ends_of(self.slice_of(0))
+        slices = len(windows.slices_of(ends[-1]))
         remembered = lru_cache(maxsize=max(_MOST // max(slices, len(ends)), 1))
         self.ends_of = remembered(windows.ends_of)
         self.start_of = remembered(windows.start_of)
         self.names_of = remembered(self._names_of)
         self.last_names_of = remembered(self._last_names_of)
 
-    def slice_of(self, at: int) -> int:
-        """Return the start of the slice that contains a timestamp."""
-        return at - (at - self._first) % self._length
-
     def _names_of(self, end: int) -> tuple[str, ...]:
         """Return the names of the slices of the window that ends at `end`, in order of time."""
-        return tuple(map(str, slices_between(self._windows, end)))
+        return tuple(map(str, self._windows.slices_of(end)))
 
     def _last_names_of(self, end: int) -> tuple[str, ...]:
         """Return the names of the slices that are in no later window than the one that ends at `end`."""
-        return tuple(str(start) for start in slices_between(self._windows, end) if self.ends_of(start)[-1] == end)
+        return tuple(map(str, last_slices(self._windows.slices_of(end), end, self.ends_of)))
 
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
 
 FREE = "free "
-"""Prefix of the namespace of a timer that frees a slice; the slice's start follows. It sorts after the windows' namespaces."""
+"""Prefix of the namespace of a timer that frees a slice; the slice's number follows. It sorts after the windows' namespaces."""
 
 _kind_of = attrgetter("kind")
 _time_of = attrgetter("timestamp")
@@ -114,7 +121,7 @@ _time_of = attrgetter("timestamp")
 class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
     """Results of windows that consist of slices.
 
-    The state stores a slice in the namespace of its start (ms). An event-time timer at the last timestamp of each window
+    The state stores a slice in the namespace of its number. An event-time timer at the last timestamp of each window
     makes it fire; a timer in a separate namespace frees a slice when no window needs it any more. With early results,
     a timer for each open window, in a namespace with the window's end, emits its result so far. `emitted` holds that
     result until the window fires.
@@ -245,8 +252,10 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
             await emitted.clear()
         self._window_result.emit(ctx, before, self._merged(parts.values(), end, ctx.key), at=timestamp)
         for name in self._times.last_names_of(end):
-            if name in parts:
+            if name in parts and self._lateness:
                 await self._free(int(name), ctx)
+            elif name in parts:
+                await self.slices.namespace(name).clear()
 
     @property
     def takes_timers(self) -> bool:

@@ -13,7 +13,7 @@ from headrace.api.options import JoinFunction, WindowJoin
 from headrace.api.records import Struct
 from headrace.api.states import ListState
 from headrace.operators._event_time import check_in_calendar
-from headrace.operators._sliced_windows import Sliced, slices_between
+from headrace.operators._sliced_windows import Sliced, last_slices
 from headrace.operators._value_types import are_equal
 
 Left = TypeVar("Left", bound=Struct)
@@ -24,7 +24,7 @@ Out = TypeVar("Out", bound=Struct)
 class WindowJoinFunction(JoinFunction[Left, Right, Out]):
     """Joins the records of two streams in each window, when the watermark reaches its end.
 
-    A record is stored once, in the namespace of its slice's start (ms). An event-time timer at the last timestamp of each
+    A record is stored once, in the namespace of its slice. An event-time timer at the last timestamp of each
     window joins the records of its slices.
     """
 
@@ -73,14 +73,13 @@ class WindowJoinFunction(JoinFunction[Left, Right, Out]):
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         """Join the records of the window that ends now, and free the slices that no later window needs."""
         end = timestamp + 1
-        starts = list(slices_between(self._windows, end))
-        lefts, rights = await self._records(self.left, starts), await self._records(self.right, starts)
+        slices = self._windows.slices_of(end)
+        lefts, rights = await self._records(self.left, slices), await self._records(self.right, slices)
         for result in self._results(lefts, rights, is_null=ctx.key == NULL_KEY):
             ctx.collect(result)
-        for start in starts:
-            if self._windows.ends_of(start)[-1] == end:
-                await self.left.namespace(str(start)).clear()
-                await self.right.namespace(str(start)).clear()
+        for slice_ in last_slices(slices, end, self._windows.ends_of):
+            await self.left.namespace(str(slice_)).clear()
+            await self.right.namespace(str(slice_)).clear()
 
     def _results(self, lefts: Sequence[Any], rights: Sequence[Any], *, is_null: bool) -> Iterable[Any]:
         """Return the results of a key in a window: records whose key `is_null` match nothing."""
@@ -88,8 +87,8 @@ class WindowJoinFunction(JoinFunction[Left, Right, Out]):
         return chain(results(lefts, ()), results((), rights)) if is_null else results(lefts, rights)
 
     @staticmethod
-    async def _records(side: ListState[Any], starts: Iterable[int]) -> list[Any]:
-        reads = [side.namespace(str(start)).get() for start in starts]
+    async def _records(side: ListState[Any], slices: Iterable[int]) -> list[Any]:
+        reads = [side.namespace(str(slice_)).get() for slice_ in slices]
         return [record for read in reads for record in await read]
 
     def unique_keys(self, _: tuple[str, ...], taken: StreamChanges, /) -> tuple[tuple[str, ...], ...]:

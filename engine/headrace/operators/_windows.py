@@ -1,18 +1,21 @@
 """Windows of event time, with the bounds of Flink SQL's window functions.
 
-Windows are half open: a record at `window_end` is in the next one. They have fixed lengths and are aligned to
-1970-01-01 00:00 UTC.
+Windows are half open: a record at `window_end` is in the next one. Those of a calendar follow a time zone; the others
+have fixed lengths, and all but sessions are aligned to 1970-01-01 00:00 UTC.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from calendar import MONDAY
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from headrace.api.options import JoinFunction, Ranks, WindowFunction, WindowJoin, WindowOptions, Windows
 from headrace.api.records import Struct
+from headrace.operators._calendar import WEEKDAYS, CalendarUnit, Periods, check_calendar, periods_of, zone_word
 from headrace.operators._event_time import shown_length
 from headrace.operators._result_record import ResultRecord
 from headrace.operators._sessions import session_aggregation
@@ -29,7 +32,7 @@ _ZERO = timedelta(0)
 
 
 class _SlicedWindows(Windows):
-    """Base class of tumbling, hopping and cumulative windows."""
+    """Base class of tumbling, hopping, cumulative and calendar windows."""
 
     __slots__ = ()
 
@@ -51,13 +54,28 @@ class _SlicedWindows(Windows):
         return sliced_aggregation(self, result, lateness=lateness, early=early, retracting=options.retracting)
 
 
+class _EqualSlices(_SlicedWindows):
+    """Base class of windows whose slices all have the same length. The number of a slice is its start."""
+
+    __slots__ = ()
+
+    def slicer(self: Any) -> Callable[[int], int]:
+        """Return `slice_of` as a function that takes less time."""
+        length, first = self.slice_length, self.slice_of(0)
+        return lambda at: at - (at - first) % length
+
+    def slices_of(self: Any, end: int) -> Sequence[int]:
+        """Return the slices of the window that ends at `end`, in order of time."""
+        return range(self.start_of(end), end, self.slice_length)
+
+
 @dataclass(frozen=True, slots=True)
-class Tumbling(_SlicedWindows):
+class Tumbling(_EqualSlices):
     """Windows of one `size`, one after the other: `Tumbling(timedelta(minutes=5))`.
 
     They begin at multiples of `size` since 1970-01-01 00:00 UTC, plus `offset`: days in Berlin's winter time are
     `Tumbling(timedelta(days=1), offset=timedelta(hours=-1))`. All windows have the same length: daylight saving time is
-    ignored.
+    ignored. Windows that follow it are those of a `Calendar`.
 
     Raises `ValueError` unless `size` is from 1 ms to 36,500 days, and `offset` shorter than it, both in whole
     milliseconds.
@@ -98,7 +116,7 @@ class Tumbling(_SlicedWindows):
 
 
 @dataclass(frozen=True, slots=True)
-class Hopping(_SlicedWindows):
+class Hopping(_EqualSlices):
     """Windows of one `size` that begin every `slide`, so that they overlap: `Hopping(timedelta(hours=1), timedelta(minutes=5))`.
 
     A record is in `size / slide` windows, but is stored once. For `offset` see `Tumbling`.
@@ -152,7 +170,7 @@ class Hopping(_SlicedWindows):
 
 
 @dataclass(frozen=True, slots=True)
-class Cumulative(_SlicedWindows):
+class Cumulative(_EqualSlices):
     """Windows that begin together every `max_size`, and end `step` after `step`: `Cumulative(timedelta(days=1), timedelta(hours=1))`.
 
     The example gives the day so far, every hour. A record is stored once. For `offset` see `Tumbling`.
@@ -202,6 +220,65 @@ class Cumulative(_SlicedWindows):
 
 
 @dataclass(frozen=True, slots=True)
+class Calendar(_SlicedWindows):
+    """Days, weeks, months, quarters or years of a time zone: `Calendar(CalendarUnit.DAY, zone="Europe/Berlin")`.
+
+    They follow daylight saving time, so that a day has 23, 24 or 25 hours. `zone` is a name of the IANA database. A
+    window begins with the first timestamp at which clocks of the zone show its first date. Weeks begin on
+    `first_weekday`, by default on `calendar.MONDAY`.
+
+    Raises `TypeError` for a unit that is no `CalendarUnit`, or a zone that is no text; `ValueError` for a zone that this
+    machine does not know, and a `first_weekday` that is not from 0 (Monday) to 6, or that is given for other units than
+    weeks.
+    """
+
+    unit: CalendarUnit
+    _: KW_ONLY
+    zone: str
+    first_weekday: int = MONDAY
+
+    def __post_init__(self) -> None:
+        """Check the unit, the zone and the weekday."""
+        check_calendar(self.unit, self.zone, self.first_weekday)
+
+    def __str__(self) -> str:
+        """Return the windows as people write them."""
+        return f"calendar, {self.unit.value}s of {self.zone}{self._shown_weekday(', from ')}"
+
+    @property
+    def name(self) -> str:
+        """Return the name of these windows' state: other windows never read it."""
+        return f"{self.unit.value}{self._shown_weekday('_from_')[:9].lower()}_{zone_word(self.zone)}"
+
+    @property
+    def _periods(self) -> Periods:
+        return periods_of(self.unit, self.zone, self.first_weekday)
+
+    def slice_of(self, at: int) -> int:
+        """Return the slice that contains a timestamp: the window's first date, as the ms of its midnight in UTC."""
+        return self._periods.label_at(at)
+
+    def slicer(self) -> Callable[[int], int]:
+        """Return `slice_of` as a function that takes less time."""
+        return self._periods.label_at
+
+    def slices_of(self, end: int) -> Sequence[int]:
+        """Return the only slice of the window that ends at `end`."""
+        return (self._periods.ending_at(end).label,)
+
+    def ends_of(self, label: int, /) -> list[int]:
+        """Return the end of the window that consists of a slice."""
+        return [self._periods.of(label).end]
+
+    def start_of(self, end: int) -> int:
+        """Return the start of the window that ends at `end`."""
+        return self._periods.ending_at(end).start
+
+    def _shown_weekday(self, word: str) -> str:
+        return "" if self.first_weekday == MONDAY else f"{word}{WEEKDAYS[self.first_weekday]}"
+
+
+@dataclass(frozen=True, slots=True)
 class Session(Windows):
     """Records of a key that follow each other in less than `gap`: `Session(timedelta(minutes=30))`.
 
@@ -241,7 +318,7 @@ class Session(Windows):
     def joining(self, join: WindowJoin, /) -> JoinFunction[Any, Any, Any]:
         """Refuse: sessions cannot be joined. Raises `ValueError` always."""
         del join
-        msg = "sessions of two streams have no common windows: join Tumbling, Hopping or Cumulative windows"
+        msg = "sessions of two streams have no common windows: join Tumbling, Hopping, Cumulative or Calendar windows"
         raise ValueError(msg)
 
     def _function(self, result: WindowResult, options: WindowOptions) -> WindowFunction[Any, Any]:
@@ -255,7 +332,7 @@ class Session(Windows):
         if options.retracting:
             msg = (
                 "sessions need a stream that takes nothing back, and this one may have -U or -D: a record that is taken back could "
-                "divide a session; use Tumbling, Hopping or Cumulative windows"
+                "divide a session; use Tumbling, Hopping, Cumulative or Calendar windows"
             )
             raise ValueError(msg)
 

@@ -17,6 +17,8 @@ from headrace.api.batches import Bundle, TimerBundle
 from headrace.errors import UserFunctionError
 from headrace.operators import (
     Avg,
+    Calendar,
+    CalendarUnit,
     Count,
     CountDistinct,
     Cumulative,
@@ -93,6 +95,7 @@ BIDS = st.lists(
     max_size=40,
 )
 SLICED = [Tumbling(ms(10)), Hopping(ms(9), ms(4), ms(-1)), Cumulative(ms(12), ms(4))]
+MIDNIGHT_AT_0 = Calendar(CalendarUnit.DAY, zone="UTC")
 SESSIONS = [Session(ms(6)), Session(ms(2))]
 
 
@@ -138,6 +141,13 @@ def equal_single_records(pipeline, *arguments, **options):
 def test_bundles_equal_single_records(stops, windows, result, bids, lateness, early, seed):
     pipeline = window_pipeline(windows, result, lag=5, late=True, lateness=lateness, early=early)
     assert equal_single_records(pipeline, {"bids": bids}, seed, stops=stops, sinks=("summaries", "late"))
+
+
+@examples(2)
+@given(bids=BIDS, lateness=st.sampled_from([0, 8]), seed=st.integers(0, 1 << 30))
+def test_bundles_of_days_equal_single_records(bids, lateness, seed):
+    pipeline = window_pipeline(MIDNIGHT_AT_0, lag=5, late=True, lateness=lateness, early=None)
+    assert equal_single_records(pipeline, {"bids": bids}, seed, sinks=("summaries", "late"))
 
 
 @examples(1)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.operators import Cumulative, Hopping, Tumbling
-from headrace.operators._sliced_windows import SliceTimes, slices_between
+from headrace.operators._sliced_windows import SliceTimes
 
 MS = timedelta(milliseconds=1)
 
@@ -38,7 +38,7 @@ def test_windows_of_slice(windows, at):
     assert times.ends_of(start) == windows.ends_of(start)
     for end in windows.ends_of(start):
         assert times.start_of(end) == windows.start_of(end)
-        assert times.names_of(end) == tuple(map(str, slices_between(windows, end)))
+        assert times.names_of(end) == tuple(map(str, windows.slices_of(end)))
         assert str(start) in times.names_of(end)
 
 

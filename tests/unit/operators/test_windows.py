@@ -6,7 +6,6 @@ import pytest
 
 from headrace import Pipeline
 from headrace.operators import Count, Cumulative, Hopping, Session, Tumbling
-from headrace.operators._sliced_windows import slices_between
 from tests.unit.operators.window_jobs import Bid, Totals
 
 DAY = 86_400_000
@@ -52,7 +51,7 @@ def test_windows_are_made_of_their_slices(windows):
         assert start <= at < start + windows.slice_length
         for end in windows.ends_of(start):
             assert windows.start_of(end) <= at < end
-            assert start in slices_between(windows, end)
+            assert start in windows.slices_of(end)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from datetime import UTC, datetime
 from types import ModuleType
 
 import pytest
@@ -73,3 +74,20 @@ def test_early_results_equal_the_page(page):
     harness.feed("orders", [page.Order("7", "ann", at * minute, 5) for at in (25, 61)])
     harness.run()
     assert [(row.window_start, row.orders) for row in harness.sink("revenue_so_far")] == [(0, 3)]
+
+
+def test_days_of_a_zone_equal_the_page(page):
+    rows = re.findall(r"^\| (2023-\S+ \S+) \| (2023-\S+ \S+) \| (\d+) \|$", PAGE, re.MULTILINE)
+    bounds = [tuple(datetime.fromisoformat(f"{text}Z") for text in row[:2]) for row in rows]
+    noons = [int(start.timestamp()) * 1000 + 12 * HOUR for start, _ in bounds]
+    harness = PipelineHarness(page.daily, job={"sources": {"orders": {"max_ahead": "none"}}})
+    harness.feed("orders", [page.Order("a", "ann", at, 5) for at in noons])
+    harness.run(end_of_input=True)
+    days = sorted(harness.sink("revenue_by_day"), key=lambda row: row.window_start)
+    shown = [tuple(datetime.fromtimestamp(at / 1000, UTC) for at in (row.window_start, row.window_end)) for row in days]
+    assert shown == bounds
+    assert (
+        [int(hours) for *_, hours in rows]
+        == [(row.window_end - row.window_start) // HOUR for row in days]
+        == [24, 23, 24]
+    )

@@ -36,9 +36,10 @@ def summary_of(rows):
 
 
 def windows_of(windows, at):
-    """Return all windows of a time, found by trying: (start, end)."""
+    """Return all windows of a time, found by trying: (start, end). Windows with a method `windows_at` know theirs."""
+    if hasattr(windows, "windows_at"):
+        return windows.windows_at(at)
     one = lambda length: length.total_seconds() * 1000  # noqa: E731
-    result = set()
     if isinstance(windows, Tumbling):
         sizes, step = [one(windows.size)], one(windows.size)
     elif isinstance(windows, Hopping):
@@ -49,9 +50,8 @@ def windows_of(windows, at):
         sizes = [one(windows.step) * n for n in range(1, round(step / one(windows.step)) + 1)]
     offset = one(windows.offset)
     number = (at - offset) // step
-    for start in (offset + (number + n) * step for n in range(-20, 3)):
-        result |= {(round(start), round(start + size)) for size in sizes if start <= at < start + size}
-    return result
+    starts = [offset + (number + n) * step for n in range(-20, 3)]
+    return {(round(start), round(start + size)) for start in starts for size in sizes if start <= at < start + size}
 
 
 def grouped(windows, bids):

@@ -13,7 +13,7 @@ from headrace.testing import PipelineHarness
 from tests.jobs.home import Home
 from tests.unit.operators.priced_jobs import Order, Rate, pipeline
 
-SINKS = dict.fromkeys(("priced", "both", "near", "known", "seconds", "recent"), "append") | dict.fromkeys(
+SINKS = dict.fromkeys(("priced", "both", "near", "known", "seconds", "recent", "days"), "append") | dict.fromkeys(
     ("visits", "largest", "current_rates", "unrated_orders"), "merge"
 )
 JOB = {

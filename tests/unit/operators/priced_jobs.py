@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Annotated
 
 from headrace import JoinType, Lifetime, Pipeline, Struct, Timestamp
-from headrace.operators import Min, Rank, RowNumber, Session, Sum, Tumbling
+from headrace.operators import Calendar, CalendarUnit, Min, Rank, RowNumber, Session, Sum, Tumbling
 
 
 class Order(Struct, frozen=True):
@@ -81,6 +81,7 @@ _unrated = _orders.anti_join("unrated", _rates, on=is_as_low, state_ttl=Lifetime
 _unrated.key_by("currency").aggregate("unrated_orders", state_ttl=Lifetime.FOREVER, cents=Min("cents")).sink(
     "unrated_orders", key="currency"
 )
+_orders.window(Calendar(CalendarUnit.DAY, zone="Europe/Berlin")).aggregate("days", cents=Sum("cents")).sink("days")
 _orders.window(SECOND).top("seconds", 2, by="cents", result=Largest).sink("seconds")
 _orders.top("largest", 3, by="cents", result=Largest, state_ttl=Lifetime.FOREVER).upsert_materialize(
     "latest", primary_key=("currency", "rank"), upsert_key=("currency", "rank")

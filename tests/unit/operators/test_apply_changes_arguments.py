@@ -303,7 +303,6 @@ SCD1, SCD2 = History.SCD1, History.SCD2
     [
         (lambda: stream_of(SCD1, key=()), r'needs the fields of the key, .* sequence_by="lsn"'),
         (lambda: stream_of(SCD1, sequence_by=()), "and those that order the events"),
-        (lambda: stream_of(SCD1, key="id"), r"key takes several names, as in key=\('id',\)"),
         (lambda: stream_of(SCD2, track="tier"), r"track takes several names"),
         (lambda: stream_of(SCD1, key=("sku",)), "Change has no field 'sku'"),
         (lambda: stream_of(SCD1, sequence_by="place"), "Change has no field 'place'"),

@@ -302,6 +302,21 @@ def test_approval_waits_for_a_person(approve, monkeypatch):
     assert (asked[0]["ti_id"], asked[0]["options"], asked[0]["params"]) == ("T", ["Approve", "Reject"], {})
 
 
+def test_approval_page_explains_both_answers(approve):
+    assert "*Approve* makes the result live in one commit, *Reject* removes the branch" in approve.body
+
+
+def test_plan_leaves_out_the_commands_own_end(replay, notes):
+    lines = [
+        {"label": "because", "text": "the interval begins there"},
+        {"label": "then", "text": "waits for 'headrace branch promote flights replay'"},
+        {"label": "changed input", "text": "file 2013-01-10.parquet has changed"},
+    ]
+    result, _ = perform(replay, "backfill", asking(params=("2013-01-10", "2013-01-11")), {**DONE, "plan": lines})
+    shown = ["| because | the interval begins there |", "| changed input | file 2013-01-10.parquet has changed |"]
+    assert result["plan"].splitlines()[2:] == shown
+
+
 def test_nothing_differs_needs_no_approval(approve, replay, notes):
     report = {**DONE, "outcome": "promoted", "differences": {**DONE["differences"], "tables": []}}
     result, _ = perform(replay, "backfill", asking(params=("2013-01-10", "2013-01-11")), report)
@@ -380,6 +395,12 @@ def test_each_day_says_where_its_replay_stands(replay, notes, monkeypatch):
     perform(replay, "promote", asking(*TWO_DAYS), PROMOTED)
     assert [*written] == [f"/dags/flights/dagRuns/day%20{number}/taskInstances/run" for number in (0, 1)]
     (began, first), (_, second) = written.values()
-    assert began.startswith("the replay is at work")
-    assert first == "replayed and live: checkpoint 15 has the result; rows of this day differ in flight_board"
-    assert second == "replayed and live: checkpoint 15 has the result; no row of this day differs in any sink"
+    assert began.startswith("2013-01-10 to 2013-01-11: the replay is at work")
+    assert (
+        first
+        == "2013-01-10 to 2013-01-11: replayed and live: checkpoint 15 has the result; rows of this day differ in flight_board"
+    )
+    assert (
+        second
+        == "2013-01-11 to 2013-01-12: replayed and live: checkpoint 15 has the result; no row of this day differs in any sink"
+    )

@@ -8,6 +8,8 @@ from typing import Any, Final
 from headrace.names import counted
 
 _CHANGES: Final = ("added", "gone", "changed", "renewed")
+_OF_THE_COMMAND: Final = "then"
+"""Label of the line of a plan that says what the command does with the result."""
 _MOST_DAYS: Final = 10
 _LONGEST: Final = 950
 """Longest summary in characters: a note of Airflow has at most 1000."""
@@ -27,8 +29,12 @@ def summary(report: Mapping[str, Any]) -> str:
 
 
 def plan_text(report: Mapping[str, Any]) -> str:
-    """Return the plan of a backfill as a Markdown table: what `headrace backfill --dry-run` shows. Empty without a plan."""
-    lines = [f"| {line['label']} | {line['text']} |" for line in report.get("plan", ())]
+    """Return the plan of a backfill as a Markdown table: what `headrace backfill --dry-run` shows. Empty without a plan.
+
+    How the command itself would end is left out: in Airflow a person answers instead.
+    """
+    shown = (line for line in report.get("plan", ()) if line["label"] != _OF_THE_COMMAND)
+    lines = [f"| {line['label']} | {line['text']} |" for line in shown]
     return "\n".join(["| plan | |", "|---|---|", *lines]) if lines else ""
 
 
@@ -41,12 +47,13 @@ def _headline(report: Mapping[str, Any]) -> str:
         else ""
     )
     return (
-        f"Job `{report['job']}`, {_day(report['from'])} to {_day(report['to'])} and all later, on branch `{report['name']}`, which begins at "
+        f"Job `{report['job']}`, {day_text(report['from'])} to {day_text(report['to'])} and all later, on branch `{report['name']}`, which begins at "
         f"checkpoint {report['fork_id']}: {report['outcome'].replace('_', ' ')}.{waiting}"
     )
 
 
-def _day(timestamp: str) -> str:
+def day_text(timestamp: str) -> str:
+    """Return a timestamp of a report without its time of day if that is midnight (UTC)."""
     return timestamp.removesuffix("T00:00:00Z")
 
 
@@ -55,7 +62,7 @@ def _days(differences: Mapping[str, Any]) -> list[str]:
     intervals = {tuple(interval) for table in differences["tables"] for interval in table.get("intervals", ())}
     if not intervals:
         return []
-    named = [_day(start) for start, _ in sorted(intervals)]
+    named = [day_text(start) for start, _ in sorted(intervals)]
     more = f" and {len(named) - _MOST_DAYS} more" if len(named) > _MOST_DAYS else ""
     return ["", f"Days whose rows differ in sinks: {', '.join(named[:_MOST_DAYS])}{more}."]
 

@@ -89,7 +89,8 @@ class ApprovalTask(BaseOperator, BranchMixIn):
         (answer,) = event["chosen_options"]
         person = (event.get("responded_by_user") or {}).get("name")
         self.log.info("%s by %s", answer, person)
-        tell_requesters(context, lambda *_: f"the replay: {answer} by {person}", self.log)
+        follows = "nothing" if (task := self._next[answer]) is None else f"task {task}"
+        tell_requesters(context, lambda *_: f"the replay: {answer} by {person}, {follows} follows", self.log)
         return self._continue(context, {"answer": answer, "by": person})
 
     def _continue(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:
@@ -114,6 +115,7 @@ _STEPS: Final = {
     Promote.AUTOMATIC: "- **promote**: makes the result live.",
     Promote.REFUSE: "The job's file says `replay.promote: refuse`: the branch stays for you to look at.",
 }
+_CHOICES: Final = f"*{APPROVE}* makes the result live in one commit, *{REJECT}* removes the branch. Until you answer, the live tables are as before."
 _NOT_PAUSED: Final = False
 """The DAG starts unpaused: Airflow keeps no event of an asset for a paused DAG, so a request would be lost."""
 
@@ -185,11 +187,12 @@ def _promote(job: JobConfig) -> ReplayTask:
 
 
 def _approve(job: JobConfig) -> ApprovalTask:
+    compared = "ti.xcom_pull(task_ids='backfill')"
     return ApprovalTask(
         task_id="approve",
         subject=f"Promote the replay of {job.job}?",
-        body="{{ ti.xcom_pull(task_ids='backfill')['summary'] }}\n\n{{ ti.xcom_pull(task_ids='backfill')['plan'] }}",
-        outcome="{{ ti.xcom_pull(task_ids='backfill')['outcome'] }}",
+        body=f"{{{{ {compared}['summary'] }}}}\n\n{_CHOICES}\n\n{{{{ {compared}['plan'] }}}}",
+        outcome=f"{{{{ {compared}['outcome'] }}}}",
         approved="promote",
         rejected="drop",
     )

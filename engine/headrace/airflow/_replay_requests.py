@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException
 
+from headrace.airflow._difference_summary import day_text
 from headrace.airflow._rest import LONGEST_NOTE, AirflowApi, ApiError, quoted
 from headrace.config import JobConfig
 
@@ -76,7 +77,9 @@ def requested(context: Context) -> tuple[str, str]:
 
 
 def tell_requesters(context: Context, text_of: Callable[[str, str], str], log: Any) -> None:
-    """Put a note on each task that has requested an interval: the text for its start and end. So Airflow's grid says where its replay stands.
+    """Put a note on each task that has requested an interval: its start and end, and the text for them.
+
+    So Airflow's grid says where its replay stands, and of which day: Airflow names a run after the end of its interval.
 
     Does nothing without the connection `headrace_airflow_api`. An error is only logged as a warning.
     """
@@ -87,7 +90,8 @@ def tell_requesters(context: Context, text_of: Callable[[str, str], str], log: A
         for (dag, run, task), wish in requests.items():
             if api is not None and dag is not None:
                 path = "/".join(("/dags", quoted(dag), "dagRuns", quoted(run), "taskInstances", quoted(task)))
-                note = text_of(_shown(wish["from"]), _shown(wish["to"]))
+                start, end = _shown(wish["from"]), _shown(wish["to"])
+                note = f"{day_text(start)} to {day_text(end)}: {text_of(start, end)}"
                 api.patch(path, {"note": note[:LONGEST_NOTE]}, update_mask="note")
     except ApiError as error:
         log.warning("the days of this replay have no notes of it: %s", error)

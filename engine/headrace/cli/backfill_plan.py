@@ -14,23 +14,31 @@ if TYPE_CHECKING:
 
 def plan_report(config: JobConfig, plan: BackfillPlan) -> Report:
     """Return the report of a plan."""
-    rest = len(plan.changes) - _MOST_CHANGES
+    changes = [*_listed_changes(plan)]
     return Report(
         *facts(**_plain_plan(config, plan)),
         f"plan of a backfill of {plan.requested} by job '{config.job}'; nothing was changed",
         *(Fact(None, text, label) for label, text in _shown_plan(config, plan)),
-        "Input that has changed since the job took it in:" if plan.changes else None,
-        *(f"  {change}" for change in plan.changes[:_MOST_CHANGES]),
-        f"  and {rest:,} more (--json has all)" if rest > 0 else None,
+        "Input that has changed since the job took it in:" if changes else None,
+        *(f"  {change}" for change in changes),
     )
+
+
+def plain_lines(config: JobConfig, plan: BackfillPlan) -> list[dict[str, str]]:
+    """Return what people read of a plan, for programs that show it to a person."""
+    changes = (("changed input", change) for change in _listed_changes(plan))
+    return [{"label": label, "text": text} for label, text in (*_shown_plan(config, plan), *changes)]
 
 
 _MOST_CHANGES: Final = 10
 
 
-def plain_lines(config: JobConfig, plan: BackfillPlan) -> list[dict[str, str]]:
-    """Return what people read of a plan, for programs that show it to a person."""
-    return [{"label": label, "text": text} for label, text in _shown_plan(config, plan)]
+def _listed_changes(plan: BackfillPlan) -> Iterator[str]:
+    """Yield the first changes of the input, and the number of the others."""
+    yield from map(str, plan.changes[:_MOST_CHANGES])
+    rest = len(plan.changes) - _MOST_CHANGES
+    if rest > 0:
+        yield f"and {rest:,} more (--json has all)"
 
 
 def _shown_plan(config: JobConfig, plan: BackfillPlan) -> Iterator[tuple[str, str]]:

@@ -378,9 +378,13 @@ def _blocks(report: RunReport, options: RunOptions) -> Iterator[Block | str]:
 
 def _shown(report: RunReport) -> Iterator[tuple[str, Any]]:
     """Yield the values that people read, with their labels."""
+    from headrace.sources.interval import Interval
+
     ids = report.checkpoints
     yield "job", report.job
     yield "run", report.run_id
+    if report.intervals:
+        yield "interval", str(Interval(report.intervals[0][0], report.intervals[-1][1]))
     yield "checkpoints", "none" if not ids else str(ids[0]) if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
     yield from {"rows in": report.rows_in, "rows out": report.rows_out, "quarantined": report.quarantined}.items()
     if report.responses_taken:

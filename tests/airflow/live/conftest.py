@@ -5,14 +5,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from tests.airflow.live.flights import FlightsJob
 from tests.airflow.live.jobs import DailyJob, TableJob, intervals
 from tests.airflow.live.services import PROJECT, Airflow
 from tests.airflow.live.ways import SCENARIOS
 from tests.jobs.home import LOCAL, Home
 from tests.jobs.postgres import postgres
+from tests.jobs.weather import weather_service
 
 DAGS = {
     "days",
@@ -29,6 +32,10 @@ DAGS = {
     "chain",
     "typo",
     "cancelled",
+    "flights",
+    "flights_replay",
+    "seen_flights",
+    "seen_flights_replay",
 }
 
 
@@ -38,7 +45,7 @@ def airflow_database() -> None:
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DailyJob]:
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """Return the jobs by name, with their first input files."""
     folder = tmp_path_factory.mktemp("live") / "home"
     interval, caught_up = {"mode": "interval"}, {"mode": "caught_up"}
@@ -75,14 +82,18 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DailyJob]:
         "sources": {"lines": {"format": "delta", "path": "lake/board/lines_by_item", "start": "snapshot"}},
         "sinks": {"seen": {"path": "lake/seen", "mode": "append"}},
     }
-    Home(folder, follower)
-    jobs["days"].write_cluster("spark", LOCAL)
-    jobs["days"].write_cluster("local", {**LOCAL, "connection": "without_spark"})
-    return jobs
+    home = Home(folder, follower)
+    with weather_service() as weather:
+        flights = {name: FlightsJob(folder, name, weather) for name in ("flights", "seen_flights")}
+        for job in flights.values():
+            job.deliver()
+        home.write_cluster("spark", LOCAL)
+        home.write_cluster("local", {**LOCAL, "connection": "without_spark"})
+        yield {**jobs, **flights}
 
 
 @pytest.fixture(scope="module")
-def airflow(jobs: dict[str, DailyJob], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
+def airflow(jobs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     """Start an Airflow that knows the DAGs of all jobs."""
     with postgres() as database:
         airflow = Airflow(tmp_path_factory.mktemp("airflow"), jobs["days"].folder, database)
@@ -97,7 +108,7 @@ def airflow(jobs: dict[str, DailyJob], tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def scenarios(
-    airflow: Airflow, jobs: dict[str, DailyJob], request: pytest.FixtureRequest
+    airflow: Airflow, jobs: dict[str, Any], request: pytest.FixtureRequest
 ) -> Iterator[dict[str, Future[None]]]:
     """Start all scenarios under test; return them by name."""
     chosen = {

@@ -31,12 +31,18 @@ class Runs:
         return str(self._api.post(f"/dags/{self._dag}/dagRuns", content)["dag_run_id"])
 
     def backfill(self, oldest: int, newest: int, conf: Mapping[str, Any] | None = None, **options: Any) -> None:
-        """Start a backfill of some intervals when the previous backfill is over: Airflow looks for that twice a minute."""
+        """Start a backfill of some intervals."""
+        self.backfill_dates(start_of(oldest), start_of(newest), conf, **options)
+
+    def backfill_dates(
+        self, first: datetime, last: datetime, conf: Mapping[str, Any] | None = None, **options: Any
+    ) -> None:
+        """Start a backfill of logical dates when the previous backfill is over: Airflow looks for that twice a minute."""
         self._airflow.wait_for(f"the end of a backfill of {self._dag}", self._backfills_are_over, _PATIENCE)
         content = {
             "dag_id": self._dag,
-            "from_date": start_of(oldest).isoformat(),
-            "to_date": start_of(newest).isoformat(),
+            "from_date": first.isoformat(),
+            "to_date": last.isoformat(),
             "reprocess_behavior": "completed",
             "dag_run_conf": dict(conf or {}),
             **options,
@@ -91,6 +97,10 @@ class Runs:
         """Return the state of a task of a run; None if it was not started."""
         state = self._api.get(f"/dags/{self._dag}/dagRuns/{quote(run)}/taskInstances/{task}")["state"]
         return None if state is None else str(state)
+
+    def has_ended(self, run: str, task: str) -> bool:
+        """Return whether a task of a run has ended."""
+        return self.task_state(run, task) in _ENDED
 
     def tries(self, run: str, task: str) -> int:
         """Return how often a task of a run was tried."""

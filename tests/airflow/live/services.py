@@ -83,17 +83,17 @@ class Api:
 
 
 class Airflow:
-    """A running Airflow. `home` is the project folder of its jobs, `dags` its folder of DAG files."""
+    """A running Airflow. `home` is the project folder of its jobs, `dags` its folder of DAG files, `url` where it answers."""
 
     def __init__(self, folder: Path, home: Path, database: str) -> None:
         self.folder, self.home = folder, home
         self.dags = folder / "dags"
         self.dags.mkdir(parents=True)
         port = free_port()
-        self._url = f"http://127.0.0.1:{port}"
-        self.api = Api(self._url)
+        self.url = f"http://127.0.0.1:{port}"
+        self.api = Api(self.url)
         self._passwords = folder / "passwords.json"
-        self.environment = {**os.environ, **_settings(folder, home, database, self._url, self._passwords, port)}
+        self.environment = {**os.environ, **_settings(folder, home, database, self.url, self._passwords, port)}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @contextmanager

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from tests.airflow.live.flights import flights_approved_in_a_browser, flights_corrected_by_merge
 from tests.airflow.live.jobs import DailyJob, intervals, start_of
 from tests.airflow.live.runs import Runs
 from tests.airflow.live.services import Airflow, ApiError
 
-Scenario = Callable[[Airflow, dict[str, DailyJob]], None]
+Scenario = Callable[[Airflow, dict[str, Any]], None]
 
 
 def gap_after_a_pause(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
@@ -261,4 +262,6 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     started_by_an_asset,
     refused_triggers,
     cancelled_backfill,
+    flights_corrected_by_merge,
+    flights_approved_in_a_browser,
 )

@@ -50,6 +50,12 @@ def test_plan_is_one_document(headrace, job):
     assert (plan["promote"], plan["goes_on"], plan["from"]) == ("approval", False, "2019-12-02T00:00:00Z")
 
 
+def test_shown_plan_has_the_changed_input(headrace, job):
+    lines = json.loads(headrace(f"{ASKED} --dry-run --json").stdout)["plan"]
+    changed = "file 2019-12-02.parquet of source 'orders' has changed since checkpoint 2 took it in"
+    assert lines[-1] == {"label": "changed input", "text": changed}
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.25, "seconds 0.5 at"), (29.9, "seconds 59.8 at"), (30, "minutes 1.0 at"), (3600, "minutes 120.0 at")],

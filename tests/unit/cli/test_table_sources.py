@@ -131,7 +131,8 @@ def run_day(headrace, day, end, code=0):
 def test_days_of_a_table_from_the_command_line(table_job, home):
     headrace = table_job(None, BY_DAY)
     write_deltalake(str(home / "orders"), pa.table(DAYS), partition_by=["day"])
-    run_day(headrace, "2024-03-01", "2024-03-02")
+    first = run_day(headrace, "2024-03-01", "2024-03-02").stdout
+    assert re.search(r"interval +2024-03-01 to 2024-03-02", first)
     write_deltalake(str(home / "orders"), pa.table(DAYS).slice(0, 1), mode="append")
     assert "would leave a gap" in run_day(headrace, "2024-03-03", "2024-03-04", code=9).stderr
     assert "1 file came to intervals" in run_day(headrace, "2024-03-02", "2024-03-03").stderr

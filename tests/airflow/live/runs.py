@@ -119,7 +119,7 @@ class Runs:
     def assert_succeeds(self, *runs: str) -> None:
         """Wait until runs have ended, and assert that they succeeded."""
         for run in runs:
-            assert self.ended(run) == "success", f"{run}: {self.log(run)}"
+            assert self.ended(run) == "success", f"{run}: {self._failure(run)}"
 
     def assert_refused(self, run: str, *words: str) -> None:
         """Wait until a run has ended.
@@ -132,6 +132,12 @@ class Runs:
             assert word in message
         assert "not retried" in message or "Nothing was done" in message
 
+    def _failure(self, run: str) -> str:
+        """Return the logs of the tasks that failed."""
+        tasks = self._api.get(f"/dags/{self._dag}/dagRuns/{quote(run)}/taskInstances")["task_instances"]
+        failed = [task["task_id"] for task in tasks if task["state"] == "failed"]
+        return "\n".join(f"{task}: {self.log(run, task)}" for task in failed)
+
     def result(self, run: str, task: str = "run") -> Any:
         """Return what a task returned."""
         path = f"/dags/{self._dag}/dagRuns/{quote(run)}/taskInstances/{task}/xcomEntries/return_value?deserialize=true"
@@ -142,24 +148,26 @@ class Runs:
         return str(self._api.get(f"/dags/{self._dag}/dagRuns/{quote(run)}/taskInstances/{task}")["note"])
 
     def question(self, run: str, task: str) -> Any:
-        """Wait until a task waits for a person; return the question of the task."""
+        """Wait until a task waits for a person, and the scheduler knows it; return the question of the task."""
         self.wait_for_task(run, task, "awaiting_input")
+        self._airflow.wait_for(f"the question of {run}", lambda: self._is_asked(run, task), _PATIENCE)
         return self._api.get(self._question(run, task))
 
-    def answer(self, run: str, task: str, option: str) -> None:
-        """Answer a task that waits for a person, and wait until it has ended.
+    def _is_asked(self, run: str, task: str) -> bool:
+        """Return whether the scheduler knows that a task waits for a person.
 
-        An answer that comes before the scheduler knows that the task waits is lost: Airflow repeats the task, which asks
-        again.
+        It takes an answer that comes within the second before for a failure of the task: a person is never that quick.
         """
+        named = f"dag_id={self._dag}, task_id={task}, run_id={run},"
+        tried = f"try_number={self.tries(run, task)},"
+        ended = (line for line in self._airflow.log("scheduler").splitlines() if "TaskInstance Finished" in line)
+        return any(named in line and tried in line for line in ended)
 
-        def is_over() -> bool:
-            state = self.task_state(run, task)
-            if state == "awaiting_input" and not self._api.get(self._question(run, task))["response_received"]:
-                self._api.patch(self._question(run, task), {"chosen_options": [option]})
-            return state in {"success", "failed", "skipped"}
-
-        self._airflow.wait_for(f"the end of task {task} of {run}", is_over, _PATIENCE)
+    def answer(self, run: str, task: str, option: str) -> None:
+        """Answer a task that waits for a person, and wait until it has ended."""
+        self.question(run, task)
+        self._api.patch(self._question(run, task), {"chosen_options": [option]})
+        self._airflow.wait_for(f"the end of task {task} of {run}", lambda: self.has_ended(run, task), _PATIENCE)
 
     def _question(self, run: str, task: str) -> str:
         return f"/dags/{self._dag}/dagRuns/{quote(run)}/taskInstances/{task}/-1/hitlDetails"

@@ -145,8 +145,12 @@ class Airflow:
             return False
         return True
 
+    def log(self, service: str) -> str:
+        """Return all that a service has logged."""
+        return (self.folder / f"{service}.log").read_text(errors="replace")
+
     def _log(self, service: str) -> str:
-        return (self.folder / f"{service}.log").read_text(errors="replace")[-3000:]
+        return self.log(service)[-3000:]
 
     def _end(self) -> None:
         """End all services: each leads a process group, and processes left in the group are killed."""

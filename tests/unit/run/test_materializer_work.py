@@ -97,7 +97,7 @@ def test_rows_with_missing_fields_have_upsert_key(task, tmp_path):
 def test_first_change_without_history_removes_old_state(task):
     backend = HashMapBackend()
     task(backend=backend, upsert_key=("key",), force=True)
-    task(backend=backend)
+    task(backend=backend, force=True)
     assert [*backend.items()] != []
     _, report = task(backend=backend, upsert_key=("key",))
     assert [*backend.items()] == []

@@ -466,6 +466,10 @@ class OperatorFunction:
     has_row_of_each_key: bool = False
     """True: the result has one row for each key of the stream, whose fields hold the key under their names."""
 
+    def has_null_key(self, ctx: Any) -> bool:
+        """Return whether the record or timer of `ctx` has a null key, which only a function that `takes_null_keys` gets."""
+        return bool(self.takes_null_keys) and ctx.key == NULL_KEY
+
     def changes(self, _name: str, keys: Sequence[Any], taken: Sequence[StreamChanges], /) -> StreamChanges:
         """Return the changes of the output of the operator `_name`, by the keys (`KeyBy`) and the changes of its inputs.
 

@@ -11,12 +11,12 @@ import msgspec
 
 from headrace.api.batches import Bundle, BundledRecord, BundleFunction
 from headrace.api.functions import Context
-from headrace.api.graph import NULL_KEY, name_of
+from headrace.api.graph import name_of
 from headrace.api.options import JoinFunction, JoinType
 from headrace.api.records import RowKind, Struct
 from headrace.api.states import ListState
 from headrace.operators._event_time import check_in_calendar, shown_length
-from headrace.operators._regular_join import Condition
+from headrace.operators._regular_join import Condition, fits
 
 In1 = TypeVar("In1", bound=Struct)
 In2 = TypeVar("In2", bound=Struct)
@@ -127,7 +127,7 @@ class IntervalJoin(JoinFunction[In1, In2, Out], BundleFunction):
 
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
         """Join records with those stored and those before them, with one read of each side, and store them. None is late."""
-        emit, length, slice_of, watermark = self._emit, self._length, self._slice_of, ctx.watermark
+        emit, on, length, slice_of, watermark = self._emit, self._on, self._length, self._slice_of, ctx.watermark
         lists = [await self._lists_near(bundle.records, side, other) for side, other in self._both_ways]
         new_timers = set[tuple[int, int]]()
         for record in bundle.walk(bundle.records):
@@ -139,7 +139,7 @@ class IntervalJoin(JoinFunction[In1, In2, Out], BundleFunction):
             near = lists[side.number]
             for start in range(slice_of(first), last + 1, length) if near else ():
                 for kept in near.get(start, ()):
-                    if first <= kept.at <= last and self._matches(side, value, kept):
+                    if first <= kept.at <= last and (on is None or fits(on, side.number, value, kept.record)):
                         pair = emit(kept.record, value) if side.number else emit(value, kept.record)
                         ctx.collect(pair, timestamp=max(at, kept.at))
             if last <= watermark:
@@ -167,14 +167,18 @@ class IntervalJoin(JoinFunction[In1, In2, Out], BundleFunction):
 
     async def _join(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> bool:
         """Emit a record with each stored record of the other side, and return whether there are any."""
-        if ctx.key == NULL_KEY:
+        if self.has_null_key(ctx):
             return False
         at = ctx.timestamp
         first, last = at + side.low, at + side.high
-        slices = self.right if other.number else self.left
+        on, slices = self._on, self.right if other.number else self.left
         is_matched = False
         for start, slice_ in (await slices.get_namespaces(self._namespaces(first, last))).items():
-            near = [kept for kept in slice_ if first <= kept.at <= last and self._matches(side, record, kept)]
+            near = [
+                kept
+                for kept in slice_
+                if first <= kept.at <= last and (on is None or fits(on, side.number, record, kept.record))
+            ]
             for kept in near:
                 pair = (kept.record, record) if side.number else (record, kept.record)
                 ctx.collect(self._emit(*pair), timestamp=max(at, kept.at))
@@ -184,11 +188,6 @@ class IntervalJoin(JoinFunction[In1, In2, Out], BundleFunction):
                 changed = [_matched(kept) if id(kept) in matching else kept for kept in slice_]
                 await slices.namespace(start).update(changed)
         return is_matched
-
-    def _matches(self, side: _Side, record: Struct, partner: Any) -> bool:
-        if self._on is None:
-            return True
-        return bool(self._on(partner.record, record) if side.number else self._on(record, partner.record))
 
     async def _keep(self, record: Struct, ctx: Context, side: _Side, *, is_matched: bool) -> None:
         """Store a record for later records of the other side."""

@@ -13,7 +13,7 @@ import msgspec
 from headrace.api.batches import Bundle, BundleFunction
 from headrace.api.changelog import ChangelogMode, StreamChanges
 from headrace.api.functions import Context
-from headrace.api.graph import NULL_KEY, name_of
+from headrace.api.graph import name_of
 from headrace.api.options import JoinFunction, JoinType
 from headrace.api.records import RowKind, Struct, canonical_encoder
 from headrace.api.states import MapState
@@ -28,6 +28,12 @@ Out = TypeVar("Out", bound=Struct)
 
 Condition = Callable[[Any, Any], object]
 """Function of a left and a right record: true if they match."""
+
+
+def fits(on: Condition, input_: int, record: Any, partner: Any) -> bool:
+    """Return whether a record of an input (0: left) and one of the other input match."""
+    return bool(on(partner, record) if input_ else on(record, partner))
+
 
 _encode = canonical_encoder("sorted")
 _ROW_KINDS = tuple(RowKind)
@@ -145,8 +151,9 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
         own, name = self._state(side), _digest(record)
         kept = await own.get(name)
         at = ctx.timestamp if kept is None else kept.at
+        on, number = self._on, side.number
         for partner in partners:
-            if self._matches(side, record, partner):
+            if on is None or fits(on, number, record, partner.record):
                 self._show_pairs(ctx, kind, side, (record, at), partner)
         copies = {0: 1} if kept is None else {**kept.copies, 0: kept.copies.get(0, 0) + 1}
         await own.put(name, side.type(at=at, copies=copies, record=record))
@@ -200,15 +207,10 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
 
     async def _matching(self, record: Struct, ctx: Context, side: Side, other: Side) -> list[tuple[str, Any]]:
         """Return the records of the other side that a record matches, with their names: none for a null key."""
-        if ctx.key == NULL_KEY:
+        if self.has_null_key(ctx):
             return []
-        entries = self._state(other).entries()
-        return [(name, kept) async for name, kept in entries if self._matches(side, record, kept)]
-
-    def _matches(self, side: Side, record: Struct, partner: Any) -> bool:
-        if self._on is None:
-            return True
-        return bool(self._on(partner.record, record) if side.number else self._on(record, partner.record))
+        on, number, entries = self._on, side.number, self._state(other).entries()
+        return [(name, kept) async for name, kept in entries if on is None or fits(on, number, record, kept.record)]
 
     async def _find(self, record: Struct, side: Side) -> tuple[str, Any]:
         """Return the name and the entry of a stored record; the entry is None if it is not stored.

@@ -21,10 +21,10 @@ Right = TypeVar("Right", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
 
 
-class SemiJoin(RegularJoin[Left, Right, Out]):
-    """Emits left records that have a match: once, however many matches there are."""
+class AntiJoin(RegularJoin[Left, Right, Out]):
+    """Emits left records that have no match, as a left join does, but no pairs. A later match takes them back."""
 
-    TAKER = "semi_join"
+    TAKER = "anti_join"
 
     def __init__(
         self,
@@ -36,21 +36,8 @@ class SemiJoin(RegularJoin[Left, Right, Out]):
     ) -> None:
         """Take the stored classes of both sides, the TTLs of their states, and the condition beside the key."""
         super().__init__(_left, JoinType.LEFT, types, lifetimes, on=on, retracting=retracting)
-        self.retracts = retracting
-
-    @property
-    def takes_bundles(self) -> bool:
-        """Return False: each record may change the number of matches of stored ones."""
-        return False
-
-    def _shows(self, matches: int) -> bool:
-        return matches > 0
-
-    def _show_first_match(self, ctx: Context, side: Side, kept: Any, copies: int) -> None:
-        self._show(ctx, RowKind.INSERT, side, kept, copies)
-
-    def _show_no_match(self, ctx: Context, side: Side, kept: Any, copies: int) -> None:
-        self._show(ctx, RowKind.DELETE, side, kept, copies)
+        # A first match takes a record back, unless it is what shows the record.
+        self.retracts = retracting or not self._shows(1)
 
     def _show_pairs(self, ctx: Context, kind: RowKind, side: Side, taken: tuple[Struct, int], partner: Any) -> None:
         """Emit nothing: the result has no pairs."""
@@ -65,31 +52,24 @@ class SemiJoin(RegularJoin[Left, Right, Out]):
         return {**super().described(), "join": self.TAKER.replace("_", " "), "emits": emits}
 
 
-class AntiJoin(SemiJoin[Left, Right, Out]):
-    """Emits left records that have no match. A later match takes them back."""
+class SemiJoin(AntiJoin[Left, Right, Out]):
+    """Emits left records that have a match instead: once, however many matches there are."""
 
-    TAKER = "anti_join"
+    TAKER = "semi_join"
 
-    def __init__(
-        self,
-        types: tuple[type, type],
-        lifetimes: tuple[StateTtl | None, StateTtl | None],
-        *,
-        on: Condition | None,
-        retracting: bool,
-    ) -> None:
-        """Take the same as a semi join."""
-        super().__init__(types, lifetimes, on=on, retracting=retracting)
-        self.retracts = True
+    @property
+    def takes_bundles(self) -> bool:
+        """Return False: each record may change the number of matches of stored ones."""
+        return False
 
     def _shows(self, matches: int) -> bool:
-        return matches == 0
+        return matches > 0
 
     def _show_first_match(self, ctx: Context, side: Side, kept: Any, copies: int) -> None:
-        self._show(ctx, RowKind.DELETE, side, kept, copies)
+        self._show(ctx, RowKind.INSERT, side, kept, copies)
 
     def _show_no_match(self, ctx: Context, side: Side, kept: Any, copies: int) -> None:
-        self._show(ctx, RowKind.INSERT, side, kept, copies)
+        self._show(ctx, RowKind.DELETE, side, kept, copies)
 
 
 def _left(left: Any, _right: Any) -> Any:

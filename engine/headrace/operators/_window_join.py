@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from headrace.api.changelog import StreamChanges
 from headrace.api.functions import Context
-from headrace.api.graph import NULL_KEY
 from headrace.api.options import JoinFunction, WindowJoin
 from headrace.api.records import Struct
 from headrace.api.states import ListState
@@ -75,7 +74,7 @@ class WindowJoinFunction(JoinFunction[Left, Right, Out]):
         end = timestamp + 1
         slices = self._windows.slices_of(end)
         lefts, rights = await self._records(self.left, slices), await self._records(self.right, slices)
-        for result in self._results(lefts, rights, is_null=ctx.key == NULL_KEY):
+        for result in self._results(lefts, rights, is_null=self.has_null_key(ctx)):
             ctx.collect(result)
         for slice_ in last_slices(slices, end, self._windows.ends_of):
             await self.left.namespace(str(slice_)).clear()

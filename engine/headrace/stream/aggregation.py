@@ -89,8 +89,11 @@ def window_aggregate_function(
 def check_one_form(
     taker: str, name: str, result: type[Any] | None, aggregates: Mapping[str, Any], *, method: str
 ) -> None:
-    """Raise `TypeError` unless there is a type of results, or aggregates by the names of their fields; not both."""
-    if (result is None) == bool(aggregates):
+    """Raise `TypeError` unless there is a record type of results, or aggregates by the names of their fields; not both."""
+    if result is not None and not aggregates:
+        check_record(taker, result)
+        return
+    if result is None and aggregates:
         return
     msg = (
         f"{taker} takes a record type whose annotations define its fields, or aggregates by the names of their fields, as in "
@@ -116,7 +119,6 @@ def _result_type(
 
     check_one_form(taker, name, result, aggregates, method="aggregate")
     if result is not None:
-        check_record(taker, result)
         return result
     assert stream._key is not None  # noqa: S101 - both callers have looked
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.api.changelog_inference import may_retract
 from headrace.api.options import Late, OverOptions
 from headrace.api.ttl import AnyTtl, Lifetime, ttl_of
-from headrace.api.types import check_field, check_record
+from headrace.api.types import check_field
 from headrace.stream.aggregation import check_one_form
 from headrace.stream.base import StreamBase
 
@@ -40,8 +40,6 @@ def over_function(
     taker = f"over '{name}'"
     stream._check_keyed(taker)
     check_one_form(taker, name, result, functions, method="over")
-    if result is not None:
-        check_record(taker, result)
     assert stream._key is not None  # noqa: S101 - checked above
     try:
         gives = inferred_rows(name, stream.record_type(), functions) if result is None else result

@@ -108,6 +108,18 @@ def with_retractions(changes):
             yield taken, [BEFORE, DELETE][place % 2]
 
 
+def run_in_pieces(harness, changes, chance):
+    """Run the changes in some micro-batches, of which some crash, and end the input."""
+    rest = list(changes)
+    while rest:
+        size = chance.randint(1, 7)
+        bids, kinds = zip(*rest[:size], strict=True)
+        rest = rest[size:]
+        harness.feed("bids", bids, kinds=kinds)
+        harness.run(crash_at=chance.choice([None, "task.half:1", "commit.after"]))
+    harness.run(end_of_input=True)
+
+
 def keyed():
     pipeline = Pipeline("auctions")
     return pipeline.source("bids", Bid, event_time="at", row_kind="kind").key_by("auction")
@@ -208,13 +220,7 @@ def test_splits_and_crashes_change_no_aggregate(changes, seed, emit):
     for bid, kind in rest:
         bids = held.setdefault(bid.auction, [])
         bids.append(bid) if not kind.is_retraction else bids.remove(bid)
-    while rest:
-        size = chance.randint(1, 7)
-        bids, kinds = zip(*rest[:size], strict=True)
-        rest = rest[size:]
-        harness.feed("bids", bids, kinds=kinds)
-        harness.run(crash_at=chance.choice([None, "task.half:1", "commit.after"]))
-    harness.run(end_of_input=True)
+    run_in_pieces(harness, rest, chance)
     expected = [summary(auction, bids) for auction, bids in held.items()]
     assert sorted(harness.sink("summary"), key=lambda row: row.auction) == sorted(
         filter(None, expected), key=lambda row: row.auction
@@ -291,13 +297,7 @@ def test_splits_and_crashes_change_no_window(changes, seed):
     for bid, kind in rest:
         bids = held.setdefault((bid.auction, bid.at // 10 * 10), [])
         bids.append(bid) if not kind.is_retraction else bids.remove(bid)
-    while rest:
-        size = chance.randint(1, 7)
-        bids, kinds = zip(*rest[:size], strict=True)
-        rest = rest[size:]
-        harness.feed("bids", bids, kinds=kinds)
-        harness.run(crash_at=chance.choice([None, "task.half:1", "commit.after"]))
-    harness.run(end_of_input=True)
+    run_in_pieces(harness, rest, chance)
     expected = [
         WindowSummary.of(row, start)
         for (auction, start), bids in held.items()

@@ -105,6 +105,8 @@ def run_demo(home: Path, environment: dict[str, str]) -> None:
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "of which micro-batches of the job" in done.stdout
+    (seconds,) = re.findall(r"of which micro-batches of the job\D+([\d.]+) s", done.stdout)
+    assert float(seconds) > 0
 
 
 def documented_commands() -> tuple[list[str], list[str]]:

@@ -195,9 +195,9 @@ class Attempts:
             try:
                 await self._attempt(element)
             except asyncio.CancelledError:
-                if not element.is_expired:
+                # The run's end, or a failure elsewhere, may have cancelled the task in addition.
+                if not element.is_expired or task.uncancel():
                     raise
-                task.uncancel()
                 await self._timed_out(element)
         except asyncio.CancelledError as error:
             self._cancelled(element, task, error)

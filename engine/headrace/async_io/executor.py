@@ -48,6 +48,7 @@ class AsyncioExecutor(Generic[T]):
         self._waiting: deque[AsyncRequest] = deque()
         self._begun = 0
         self._is_waiting = False
+        self._is_closing = False
         self._runner = asyncio.Runner(loop_factory=None if loop is None else lambda: loop)
         self._loop = self._runner.get_loop()
         self._end = self._loop.create_future()
@@ -96,6 +97,7 @@ class AsyncioExecutor(Generic[T]):
         """Cancel running requests, and end the loop. Raises the errors of `around` when it closes."""
         if self._loop.is_closed():
             return
+        self._is_closing = True
         try:
             self._waiting.clear()
             for worker in self._workers:
@@ -133,6 +135,8 @@ class AsyncioExecutor(Generic[T]):
                 self._done.append(request)
                 if self._is_waiting:
                     self._loop.stop()
+            if self._is_closing:  # a call may take no notice of its cancellation
+                return
             idle = self._loop.create_future()
             self._idle.append(idle)
             await idle

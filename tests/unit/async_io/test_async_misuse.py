@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from datetime import timedelta
 
@@ -22,12 +23,13 @@ from headrace import (
 )
 from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.async_io.keyed_ordered import KeyedOrderedWait
-from headrace.errors import UserFunctionError
+from headrace.errors import ServiceError, UserFunctionError
 from headrace.execution.element import Emitted
 from headrace.records.order import record_order
 from headrace.tables.changelog import Changelog
 from headrace.tables.requests import waiting_element_rows
 from headrace.testing import AsyncWaitHarness
+from headrace.testing._virtual_loop import VirtualLoop
 from tests.unit.support.asking import Answer, Promised, Question, Unavailable
 from tests.unit.support.records import record_of
 
@@ -72,6 +74,55 @@ def raising(error):
         raise error
 
     return method
+
+
+# ------------------------------------------------------------------------- it takes its time, or no notice, when cancelled
+
+
+async def takes_no_notice(question):
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.get_running_loop().create_future()
+    return [Answer(question.number, 1)]
+
+
+async def takes_its_time(question):
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        for _ in range(question.number):
+            await asyncio.sleep(0)
+
+
+class WatchedLoop(VirtualLoop):
+    """Notes where a real loop would wait for ever."""
+
+    hangs = False
+
+    def _idle(self, timeout):
+        self.hangs |= timeout is None
+        super()._idle(timeout)
+
+
+@pytest.mark.parametrize("answers", [takes_no_notice, takes_its_time])
+@pytest.mark.parametrize("failure_after", [0 * MS, MS, 1000 * MS])
+@pytest.mark.parametrize("on_failure", OnFailure)
+def test_failure_ends_calls_that_are_slow_to_end(answers, failure_after, on_failure):
+    async def invoke(self, question, /):
+        if question.number != 1:
+            return await answers(question)
+        try:
+            await asyncio.sleep(failure_after.total_seconds())
+        finally:
+            raise UserFunctionError("ask", None, "question 1", "it fails")
+
+    function = function_of(invoke=invoke)
+    wait = AsyncWait("ask", function, OutputMode.KEYED_ORDERED, 3, 10 * MS, NoRetry(), on_failure=on_failure)
+    loop = WatchedLoop()
+    loop.let_time_run()
+    calls = KeyedOrderedWait(AsyncWaitOperator(wait, {}), loop=loop)
+    with pytest.raises((UserFunctionError, ServiceError)):
+        calls.run([(b"%d" % number, Emitted(record_order(number), 0, 0, Question(number))) for number in range(5)])
+    assert not loop.hangs
 
 
 # ----------------------------------------------------------------------------------------- it raises anything at all

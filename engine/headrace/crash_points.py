@@ -25,7 +25,7 @@ PLACES = frozenset(
         *("prepare.before", "prepare.half", "prepare.after", "commit.before", "commit.after"),
         *("publish.half", "deliver.before", "deliver.half", "publish.after", "fence.table", "fence.after"),
         *("take_over.before", "take_over.after", "sink_rename.before", "sink_rename.after"),
-        *("migration.before", "migration.prepared", "state_migration.staged", "operator_state.staged"),
+        *("migration.before", "migration.prepared", "state_migration.staged", "operator_state.staged", "edit.staged"),
         *("drop.marked", "drop.half", "drop.deleted"),
         *("compaction.prepared", "restore.prepared", "rescale.prepared", "vacuum.listed", "vacuum.committed"),
         *("erasure.prepared", "erasure.committed", "purge.listed", "purge.committed"),

@@ -19,6 +19,7 @@ from headrace import crash_points
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.config import JobConfig
 from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.lineage import Lineage
 from headrace.log.log import CheckpointLog
 from headrace.state.key_groups import KeyGroupRange
 from headrace.storage.files import StagedFile
@@ -42,6 +43,11 @@ class JobView(Protocol):
         """The last checkpoint."""
         ...
 
+    @property
+    def lineage(self) -> Lineage:
+        """The lineage that leads to it."""
+        ...
+
     def view(self, table: str) -> TableView:
         """Return the rows of a state table at the last checkpoint."""
         ...
@@ -53,11 +59,13 @@ class LastState:
 
     config: JobConfig
     last: Checkpoint
+    lineage: Lineage
 
     @classmethod
     def of(cls, config: JobConfig) -> LastState:
         """Read a job's log. Raises `ConfigError` when the job was never run."""
-        return cls(config, CheckpointLog(JobFolder.of(config)).resolve(config))
+        log = CheckpointLog(JobFolder.of(config))
+        return cls(config, log.resolve(config), log.lineage)
 
     def view(self, table: str) -> TableView:
         """Return the rows of a state table."""
@@ -113,9 +121,13 @@ class StateEdit(Generic[Effect]):
     def look(self, job: JobView) -> Effect:
         """Return what is to be changed. Raises the error for a reason not to. Asked by `preview`, and again while the job is held."""
 
-    @abstractmethod
-    def rewrites(self, job: OpenJob, effect: Effect) -> Iterable[Rewrite]:
-        """Yield the rows that are written anew, table by table."""
+    def rewrites(self, job: OpenJob, effect: Effect) -> Iterable[Rewrite]:  # noqa: ARG002 - for those that rewrite
+        """Yield the rows that are written anew, table by table; by default none."""
+        return ()
+
+    def additions(self, job: OpenJob, effect: Effect) -> Iterable[tuple[str, pa.Table]]:  # noqa: ARG002 - for those that add
+        """Yield rows to add, each with the name of its table; by default none."""
+        return ()
 
     @abstractmethod
     def facts(self, job: OpenJob, effect: Effect, rows: int) -> dict[str, Any] | None:
@@ -164,6 +176,14 @@ def carry_out(job: OpenJob, edit: StateEdit[Any]) -> Checkpoint | None:
             versions[rewrite.table] = job.replace_table(rewrite.table, staged)
         elif staged:
             added.setdefault(rewrite.table, []).extend(staged)
+    for number, (table, more) in enumerate(edit.additions(job, effect)):
+        files = [
+            job.stage(table, f"{edit.kind.value}-{number}-{place}", file)
+            for place, file in enumerate(parts(table, more))
+        ]
+        rows += sum(file.rows for file in files)
+        if files:
+            added.setdefault(table, []).extend(files)
     crash_points.reached(edit.crash_point)
     facts = edit.facts(job, effect, rows)
     if facts is None:

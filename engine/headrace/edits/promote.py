@@ -32,7 +32,8 @@ changes of the primary keys that either lineage has written since the fork:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -327,12 +328,18 @@ class Promotion:
         """Raise the errors of `promote`. Writes nothing."""
         job, name = self.job.config.job, self.branch.name
         lineage, origin = self._origin_lineage(), self._origin
-        by_hand = next((checkpoint for checkpoint in lineage if self._would_lose(checkpoint)), None)
+        again = _edited_again(lineage, own)
+        by_hand = next((c for c in lineage if self._would_lose(c) and c.checkpoint_id not in again), None)
         if by_hand is not None:
+            way_out = (
+                f"Make the same edit on the branch (--branch {name}), and promote it then. Or: "
+                if by_hand.kind is Kind.EDIT
+                else ""
+            )
             msg = (
                 f"branch '{name}' cannot be promoted: checkpoint {by_hand.checkpoint_id} has changed the state of job '{job}' since the "
                 f"fork ({by_hand.kind.value}{f': {by_hand.note}' if by_hand.note else ''}), and would be lost. Nothing was changed. "
-                f"{_anew(job, name)}"
+                f"{way_out}{_anew(job, name)}"
             )
             raise ConfigError(msg)
         if own.last.format_version != origin.format_version:
@@ -505,6 +512,17 @@ def _metrics(brought: Sequence[Checkpoint], outputs: Mapping[str, Sequence[Outpu
         "rows_brought": sum(checkpoint.metrics.get("rows_in", 0) for checkpoint in brought),
         "rows_out": sum(file.rows for files in outputs.values() for file in files),
     }
+
+
+def _edited_again(lineage: Iterable[Checkpoint], own: OpenJob) -> set[int]:
+    """Return the edits of the job since the fork that somebody has made on the branch, too: of the same state, by the same command."""
+    on_branch = Counter(checkpoint.cause for checkpoint in own.lineage.checkpoints if checkpoint.kind is Kind.EDIT)
+    again = set()
+    for checkpoint in lineage:
+        if checkpoint.kind is Kind.EDIT and on_branch[checkpoint.cause]:
+            on_branch[checkpoint.cause] -= 1
+            again.add(checkpoint.checkpoint_id)
+    return again
 
 
 def _anew(job: str, name: str) -> str:

@@ -45,6 +45,8 @@ class Kind(enum.Enum):
     A vacuum does not change the state, like a savepoint: it commits a list of files that may be deleted (`log.marks`).
 
     An acknowledgement does not change the state either: it records anew what files of sources are like.
+
+    An edit changes entries, timers or calls that somebody names.
     """
 
     INITIAL = "initial"
@@ -53,6 +55,7 @@ class Kind(enum.Enum):
     MIGRATION = "migration"
     ERASURE = "erasure"
     REQUEUE = "requeue"
+    EDIT = "edit"
     RESTORE = "restore"
     SAVEPOINT = "savepoint"
     SAVEPOINT_DROP = "savepoint_drop"

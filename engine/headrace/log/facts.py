@@ -42,7 +42,16 @@ class Promoted(msgspec.Struct, frozen=True, tag="promotion", omit_defaults=True)
     """The branch had taken in more input than the job."""
 
 
-Cause = Requeued | Restored | Promoted
+class Edited(msgspec.Struct, frozen=True, tag="edit", omit_defaults=True):
+    """Cause of an edit: what somebody changed by hand. It names no key and no value, which an erasure could not reach here."""
+
+    command: str
+    operator: str
+    state: str | None = None
+    """None for timers and calls."""
+
+
+Cause = Requeued | Restored | Promoted | Edited
 
 
 class JobWork(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -197,6 +197,12 @@ class Plan:
             has_inputs = len(self.stage(use.to.stage).takes) > 1
             yield f"{use.to.stage}/{use.to.number + 1}" if has_inputs else use.to.stage
 
+    def sinks_behind(self, stage: str) -> set[str]:
+        """Return the sinks that a keyed operator's results may reach, also through other operators."""
+        uses = [use.to for flow in self.stage(stage).flows.values() for use in walk(flow)]
+        further = [self.sinks_behind(to.stage) for to in uses if isinstance(to, ToStage)]
+        return {to.sink for to in uses if isinstance(to, ToSink)}.union(*further)
+
     def stage(self, name: str) -> KeyedStage:
         """Return the stage of a keyed operator."""
         return next(stage for stage in self.keyed if stage.name == name)

@@ -52,7 +52,7 @@ def sink_version(job: JobAtCheckpoint, uri: str) -> int | None:
 _LAST_ID: Final = 2**63 - 1
 _ADDS_ROWS_ONLY: Final = frozenset(
     {
-        *(Kind.INITIAL, Kind.BATCH, Kind.FORK, Kind.PROMOTION, Kind.REQUEUE, Kind.RESTORE),
+        *(Kind.INITIAL, Kind.BATCH, Kind.FORK, Kind.PROMOTION, Kind.REQUEUE, Kind.RESTORE, Kind.EDIT),
         *(Kind.SAVEPOINT, Kind.SAVEPOINT_DROP, Kind.VACUUM, Kind.ACKNOWLEDGEMENT),
     }
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache, partial
@@ -46,6 +46,34 @@ def stage_key(record: msgspec.Struct, fields: tuple[str, ...]) -> object:
     if len(values) == 1:
         return values[0]
     return None if None in values else tuple(values)
+
+
+def typed_key(value: Any, types: Sequence[Any] | None, key: KeyBy) -> object:
+    """Return a key that was read from JSON as `key_reader` makes it. `types` are those of its parts; None: nothing declares them.
+
+    Raises `ValueError` for another number of parts and for a null, `msgspec.ValidationError` for a part of another type, and the
+    errors of `key_reader`.
+    """
+    if types is None:
+        return tuple(value) if isinstance(value, list) else value
+    if len(types) == 1:
+        value = [value]
+    if not isinstance(value, list) or len(value) != len(types):
+        msg = f"the key has {len(types)} parts: write them as a JSON list"
+        raise ValueError(msg)
+    if None in value:
+        msg = "no part of the key is null"
+        raise ValueError(msg)
+    parts = [_typed_part(part, type_, key) for part, type_ in zip(value, types, strict=True)]
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def _typed_part(part: Any, type_: Any, key: KeyBy) -> object:
+    typed = msgspec.convert(part, type=type_)
+    if key.function is not None:
+        return _normalised(typed)
+    form = _stored_form(type_)
+    return typed if form is None else form(typed)
 
 
 @cache

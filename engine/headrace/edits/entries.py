@@ -1,0 +1,564 @@
+"""Edits of entries by hand: set, delete, expire.
+
+A value is set as user code would set it: by the declared state, in a task of one key, which stamps lifetimes and sets the timers of
+exact cleanup. Entries are deleted or expire as rows, so that also those go that no code of today can read.
+
+The next micro-batch sees the new entries. No sink changes before: its rows are results of records and timers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from headrace import clock
+from headrace.api.functions import Context, KeyedProcessFunction
+from headrace.api.graph import Process
+from headrace.api.records import RowKind
+from headrace.api.states import AggregatingState, BroadcastState, ListState, MapState, ReducingState, State, ValueState
+from headrace.api.types import key_types
+from headrace.commit.schema_check import check_schemas, declared_schemas
+from headrace.config import JobConfig
+from headrace.edits.edit import JobView, StateEdit
+from headrace.errors import ConfigError, StateSchemaError
+from headrace.execution.bound_function import declared_states
+from headrace.execution.element import Element
+from headrace.execution.keyed_process import KeyedProcess
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.declared import declared_keys
+from headrace.log.facts import Edited
+from headrace.log.ttl import declared_ttls, row_expiries
+from headrace.plan.loader import plan_of
+from headrace.plan.stages import KeyedStage, Plan
+from headrace.records.keys import typed_key
+from headrace.records.order import processing_time_order
+from headrace.state.backend import EntryChange, HashMapBackend
+from headrace.state.cleanup import CLEANUP_DOMAINS
+from headrace.state.codec import KeyCodec, encode, key_texts
+from headrace.state.key_groups import KeyGroupRange, key_group
+from headrace.state.timers import TimerChange
+from headrace.state.ttl import LiveTtl
+from headrace.storage.predicate import OneOf
+from headrace.tables.changelog import Changelog, KeyedState
+from headrace.tables.entries import rebuild
+from headrace.tables.expiry import RowExpiry, deleted_if_dead
+from headrace.tables.schemas import KEYED_STATE, TIMERS
+from headrace.tables.view import TableView, in_milliseconds
+
+if TYPE_CHECKING:
+    from headrace.commit.protocol import OpenJob
+
+
+class EntryName(NamedTuple):
+    """Entries of one key, as a person names them: `key` and `entry` are JSON, or plain text."""
+
+    operator: str
+    state: str
+    key: str
+    namespace: str | None = None
+    """None: of all namespaces, for entries that go; none of them for a value that is set."""
+    entry: str | None = None
+    """Key within a map."""
+
+
+class EntryDifference(NamedTuple):
+    """One entry before and after an edit: values as JSON text, None where there is none."""
+
+    key: str
+    namespace: str | None
+    user_key: str | None
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EntryEffect:
+    """What an edit of entries does."""
+
+    name: EntryName
+    differences: tuple[EntryDifference, ...]
+    changes: tuple[tuple[KeyedState, Sequence[EntryChange]], ...]
+    timers: Sequence[TimerChange] = ()
+    timers_left: int = 0
+    """Timers of the key that stay, though nothing else is left of it."""
+
+
+class EditEntries(StateEdit[EntryEffect]):
+    """Edit of entries by hand. Raises `ConfigError` where it would change nothing."""
+
+    __slots__ = ()
+
+    name: EntryName
+    why: str
+    kind: ClassVar[Kind] = Kind.EDIT
+    crash_point: ClassVar[str] = "edit.staged"
+    command: ClassVar[str]
+
+    def additions(self, job: OpenJob, effect: EntryEffect) -> Iterator[tuple[str, pa.Table]]:
+        """See `StateEdit.additions`."""
+        changelog = Changelog(effect.name.operator, job.next_id, job.last.max_parallelism)
+        for store, changes in effect.changes:
+            yield KEYED_STATE, changelog.values(store, changes)
+        if effect.timers:
+            yield TIMERS, changelog.timers(effect.timers)
+
+    def facts(self, job: OpenJob, effect: EntryEffect, rows: int) -> dict[str, Any]:  # noqa: ARG002 - timers are rows, too
+        """See `StateEdit.facts`."""
+        name = effect.name
+        return {
+            "base": self._base(job.last, job.config.code),
+            "metrics": {"entries_edited": len(effect.differences)},
+            "note": f"state {self.command} of '{name.operator}.{name.state}': {self.why}",
+            "cause": Edited(self.command, name.operator, name.state),
+        }
+
+    def _base(self, last: Checkpoint, code: Any) -> Checkpoint:  # noqa: ARG002 - for those that read the code
+        return last.without_copies({self.name.operator})
+
+
+def named_state(config: JobConfig, operator: str | None, state: str | None) -> tuple[str, str]:
+    """Return the operator and the state that a person means, who may leave out what only one has.
+
+    Raises `ConfigError` when several are meant, or none. What the code does not declare must be named in full.
+    """
+    if operator is not None and state is not None:
+        return operator, state
+    declared = [
+        (stage.name, own.name)
+        for stage in plan_of(config.code).keyed
+        if isinstance(stage.operator, Process)
+        for own in declared_states(stage.operator.function).values()
+    ]
+    meant = [pair for pair in declared if operator in {None, pair[0]} and state in {None, pair[1]}]
+    if len(meant) == 1:
+        return meant[0]
+    pairs = "; ".join(f"--operator {name} --state {own}" for name, own in meant or declared) or "none"
+    which = "several states are meant" if meant else "the code declares no such state"
+    raise ConfigError(f"{which}: name one of them ({pairs}). Nothing was changed.")
+
+
+# ------------------------------------------------------------------------------------------------------ a value is set
+
+
+@dataclass(frozen=True, slots=True)
+class SetEntry(EditEntries):
+    """Edit that sets the value of an entry, typed by the state that the code declares.
+
+    `value` is JSON, or plain text for a state of texts; of a list, a JSON array takes the place of all elements. With `fields`, the
+    value has these fields of its record changed, each given as JSON or plain text.
+
+    Raises `ConfigError` for an operator or a state that the code does not declare, for a key that has no such entry unless it
+    `creates` one, and for a key or a value that does not fit its declared type; `StateSchemaError` when the code cannot read what is stored.
+    """
+
+    name: EntryName
+    value: str | None = None
+    fields: Mapping[str, str] | None = None
+    creates: bool = False
+    why: str = ""
+
+    command: ClassVar[str] = "set"
+
+    def look(self, job: JobView) -> EntryEffect:
+        """See `StateEdit.look`."""
+        declared = DeclaredEntry.of(plan_of(job.config.code), self.name, job)
+        before = declared.live_rows(job)
+        rows = [row for row in before if declared.is_meant(row)]
+        if not rows and not self.creates:
+            raise ConfigError(_no_entry(job, self.name, declared.key_json.decode()))
+        value = declared.value(self.value, self.fields, rows)
+        process = declared.set(job, value)
+        changes = tuple((store, of_store) for store, of_store in process.changes() if of_store)
+        after = {row.user_key: row for _, of_store in changes for row in of_store}
+        differences = tuple(_differences(declared, rows, after))
+        if not differences:
+            raise ConfigError(f"{_shown(self.name)} has that value already. Nothing was changed.")
+        return EntryEffect(self.name, differences, changes, process.timers.changes())
+
+    def _base(self, last: Checkpoint, code: Any) -> Checkpoint:
+        plan, operator = plan_of(code), self.name.operator
+        check = check_schemas(last.state_schemas, declared_schemas(plan))
+        declared = last.declared.with_states({**last.state_schemas, operator: check.schemas[operator]})
+        if operator not in last.operator_keys:
+            declared = declared.with_keys({**last.operator_keys, operator: declared_keys(plan)[operator]})
+        return msgspec.structs.replace(last.without_copies({operator}), declared=declared)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredEntry:
+    """An entry as the code declares it: its state and its key, in the form in which they are stored."""
+
+    stage: KeyedStage
+    state: State
+    key_json: bytes
+    namespace: str
+    user_key: bytes | None
+
+    @classmethod
+    def of(cls, plan: Plan, name: EntryName, job: JobView) -> DeclaredEntry:
+        """Return the entry of a name. Raises as `SetEntry` does."""
+        stage = _stage(plan, name, job.config.job)
+        state = _state(stage, name)
+        _check_stored(job, plan, name)
+        user_key = None
+        if isinstance(state, MapState):
+            if name.entry is None:
+                raise ConfigError(
+                    f"state '{name.state}' is a map: name the key within it (--entry). Nothing was changed."
+                )
+            user_key = _entry_key(state, name)
+        elif name.entry is not None:
+            raise ConfigError(f"state '{name.state}' is no map, so it has no --entry. Nothing was changed.")
+        return cls(stage, state, stored_key(stage, name.key), name.namespace or "", user_key)
+
+    @property
+    def operator(self) -> Process:
+        """Return the operator."""
+        assert isinstance(self.stage.operator, Process)  # noqa: S101 - by `_stage`
+        return self.stage.operator
+
+    def live_rows(self, job: JobView) -> list[dict[str, Any]]:
+        """Return the live entries of the key in this state, with times in milliseconds."""
+        return live_entries(job, self.operator.name, (self.state.name,), [self.key_json.decode()])
+
+    def is_meant(self, row: Mapping[str, Any]) -> bool:
+        """Return whether a row is one of those that the edit replaces."""
+        wanted = None if self.user_key is None else self.user_key.decode()
+        return (row["namespace"] or "") == self.namespace and (
+            not isinstance(self.state, MapState) or row["user_key"] == wanted
+        )
+
+    def value(self, text: str | None, fields: Mapping[str, str] | None, rows: Sequence[Mapping[str, Any]]) -> Any:
+        """Return the new value. Raises `ConfigError` where it does not fit the declared type."""
+        declared: Any = self.state
+        type_ = list[declared.type] if isinstance(self.state, ListState) else declared.type
+        if not fields:
+            return _typed(text or "", type_, f"the value of state '{self.state.name}'")
+        if not rows or isinstance(self.state, ListState):
+            msg = f"--field changes fields of the value that is there, and {'a list has several' if rows else 'there is none'}: give the whole value. Nothing was changed."
+            raise ConfigError(msg)
+        record = msgspec.json.decode(rows[0]["value"])
+        if not isinstance(record, dict):
+            raise ConfigError(
+                f"state '{self.state.name}' holds no record with fields, so --field does not fit: give the value. Nothing was changed."
+            )
+        known = (
+            {field.encode_name for field in msgspec.structs.fields(declared.type)}
+            if _is_struct(declared.type)
+            else {*record}
+        )
+        if unknown := sorted({*fields} - known):
+            msg = f"the value of state '{self.state.name}' has no field {', '.join(unknown)} (it has: {', '.join(sorted(known))}). Nothing was changed."
+            raise ConfigError(msg)
+        return _typed_record(record, fields, type_, self.state.name)
+
+    def set(self, job: JobView, value: Any) -> KeyedProcess:
+        """Return a finished process of one key, in which user code has set the value."""
+        last, operator = job.last, self.operator
+        watermark = last.watermark_of(operator.name)
+        process = KeyedProcess(
+            Process(operator.name, operator.key, _edited(self, value)),
+            self._backend(job),
+            records=(_Call,),
+            watermark=watermark,
+            last_watermark=None,
+            stage=self.stage.number,
+            lifetimes=last.state_ttl.lifetimes(operator.name),
+        )
+        now = clock.now() if watermark is None else watermark
+        timeline = last.timeline(self.stage.sources)
+        order = processing_time_order(timeline.bucket.next_ordinal, last.checkpoint_id + 1)
+        process.run([[Element(order, now, RowKind.INSERT, self.key_json, _Call())]], ())
+        return process
+
+    def _backend(self, job: JobView) -> HashMapBackend:
+        """Return the key's entries, and its timers of exact cleanup. A timer of user code must not fire here."""
+        backend, group = HashMapBackend(), key_group(self.key_json, job.last.max_parallelism)
+
+        def view_of(table: str) -> TableView:
+            view = job.view(table).of(keys=[self.key_json.decode()])
+            return view.where(OneOf("domain", CLEANUP_DOMAINS)) if table == TIMERS else view
+
+        rebuild(backend, view_of, self.operator.name, KeyGroupRange(group, group))
+        return backend
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """The record that an edited key gets."""
+
+
+class _SetsValue(KeyedProcessFunction[_Call, _Call]):
+    """Function whose record sets one value. A subclass has the states of an operator's function."""
+
+    def __init__(self, entry: DeclaredEntry, value: Any) -> None:
+        """Take the entry and its new value."""
+        self.entry = entry
+        self.value = value
+
+    def process(self, record: _Call, ctx: Context, /) -> None:  # type: ignore[override]  # noqa: ARG002 - the record says nothing
+        """Set the value."""
+        entry, state = self.entry, self.entry.state
+        handle = getattr(self, state.name).namespace(entry.namespace)
+        if isinstance(state, MapState):
+            handle.put(msgspec.json.decode(entry.user_key or b"", type=state.key_type), self.value)
+        else:
+            handle.update(self.value)
+
+
+def _edited(entry: DeclaredEntry, value: Any) -> _SetsValue:
+    """Return a function with the states of an operator's function, whose record sets the value."""
+    states = {state.name: _plain(state) for state in declared_states(entry.operator.function).values()}
+    function: type[_SetsValue] = type("_SetsValue", (_SetsValue,), states)
+    return function(entry, value)
+
+
+def _plain(state: State) -> State:
+    """Return a state as one whose value can be set: that of accumulators is stored as a value."""
+    if isinstance(state, ReducingState | AggregatingState):
+        return ValueState(state.name, state.type, ttl=state.ttl)
+    return state
+
+
+def _stage(plan: Plan, name: EntryName, job: str) -> KeyedStage:
+    stages = {stage.name: stage for stage in plan.keyed if isinstance(stage.operator, Process)}
+    if name.operator not in stages:
+        msg = (
+            f"the code has no operator '{name.operator}' with keyed state (it has: {', '.join(sorted(stages)) or 'none'}); "
+            f"'headrace state list {job}' shows what is stored. Nothing was changed."
+        )
+        raise ConfigError(msg)
+    return stages[name.operator]
+
+
+def _state(stage: KeyedStage, name: EntryName) -> State:
+    assert isinstance(stage.operator, Process)  # noqa: S101 - by `_stage`
+    states = {state.name: state for state in declared_states(stage.operator.function).values()}
+    if name.state not in states:
+        msg = f"operator '{name.operator}' declares no state '{name.state}' (it declares: {', '.join(sorted(states)) or 'none'}). Nothing was changed."
+        raise ConfigError(msg)
+    state = states[name.state]
+    if isinstance(state, BroadcastState):
+        msg = f"state '{name.state}' is broadcast: it has no key, and only records of its stream change it. Nothing was changed."
+        raise ConfigError(msg)
+    return state
+
+
+def _check_stored(job: JobView, plan: Plan, name: EntryName) -> None:
+    """Raise `StateSchemaError` unless today's code can read what is stored of the state as it is."""
+    check = check_schemas(job.last.state_schemas, declared_schemas(plan), job.config.job)
+    check.raise_problems()
+    if any((pending.operator, pending.state) == (name.operator, name.state) for pending in check.migrations):
+        msg = (
+            f"state '{name.state}' of operator '{name.operator}' has a migration that the next run applies: run the job once "
+            f"(headrace run {job.config.job}), then change it. Nothing was changed."
+        )
+        raise StateSchemaError(msg)
+
+
+def stored_key(stage: KeyedStage, text: str) -> bytes:
+    """Return the JSON text under which an operator stores a key that somebody has written. Raises `ConfigError` where it does not fit."""
+    record, key = next((record, key) for record, key in zip(stage.takes, stage.keys, strict=True) if key is not None)
+    types = key_types(record, key)
+    problem = ""
+    for candidate in key_texts(text):
+        try:
+            return encode(typed_key(msgspec.json.decode(candidate), types, key))
+        except (msgspec.ValidationError, TypeError, ValueError) as error:
+            problem = problem or str(error)
+    msg = f"{text!r:.200} is no key of operator '{stage.name}' (its key is {key}): {problem}. Nothing was changed."
+    raise ConfigError(msg)
+
+
+def _entry_key(state: MapState[Any, Any], name: EntryName) -> bytes:
+    codec: KeyCodec[Any] = KeyCodec(state.key_type, f"state '{state.name}'")
+    return codec.encode(_typed(name.entry or "", state.key_type, f"the key within state '{state.name}'"))
+
+
+def _typed(text: str, type_: Any, what: str) -> Any:
+    """Return a value that somebody has written as JSON, or as plain text where that fits. Raises `ConfigError` where neither does."""
+    try:
+        return msgspec.json.decode(text, type=type_)
+    except msgspec.DecodeError as error:
+        try:
+            return msgspec.convert(text, type=type_)
+        except msgspec.ValidationError:
+            msg = f"{what} must be {_name(type_)}, as JSON: {error}. Given: {text!r:.200}. Nothing was changed."
+            raise ConfigError(msg) from error
+
+
+def _typed_record(record: dict[str, Any], fields: Mapping[str, str], type_: Any, state: str) -> Any:
+    changed = {name: _json_or_text(text) for name, text in fields.items()}
+    problem: msgspec.ValidationError | None = None
+    for values in (changed, dict(fields)):
+        try:
+            return msgspec.json.decode(msgspec.json.encode({**record, **values}), type=type_)
+        except msgspec.ValidationError as error:
+            problem = problem or error
+    msg = f"the value of state '{state}' would be no {_name(type_)} any more: {problem}. Nothing was changed."
+    raise ConfigError(msg)
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _name(type_: Any) -> str:
+    name: str = getattr(type_, "__name__", "") if isinstance(type_, type) else ""
+    return name or str(type_)
+
+
+def _is_struct(type_: Any) -> bool:
+    return isinstance(type_, type) and issubclass(type_, msgspec.Struct)
+
+
+def _differences(
+    declared: DeclaredEntry, rows: Sequence[Mapping[str, Any]], after: Mapping[bytes | None, EntryChange]
+) -> Iterator[EntryDifference]:
+    key = declared.key_json.decode()
+    left = dict(after)
+    for row in rows:
+        user_key = None if row["user_key"] is None else row["user_key"].encode()
+        change = left.pop(user_key, None)
+        if change is None:
+            continue
+        raw = None if change.raw is None else change.raw.decode()
+        if raw != row["value"]:
+            yield EntryDifference(key, row["namespace"], row["user_key"], row["value"], raw)
+    for user_key, change in left.items():
+        if change.raw is not None:
+            shown = None if user_key is None else user_key.decode()
+            yield EntryDifference(key, change.namespace or None, shown, None, change.raw.decode())
+
+
+# ------------------------------------------------------------------------------------------------------- entries go
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteEntries(EditEntries):
+    """Edit that deletes entries of a key. Its timers stay. Raises `ConfigError` when nothing is stored under the name."""
+
+    name: EntryName
+    why: str = ""
+
+    command: ClassVar[str] = "delete"
+
+    def look(self, job: JobView) -> EntryEffect:
+        """See `StateEdit.look`."""
+        rows = _named_rows(job, self.name)
+        changes = [EntryChange(row["key"].encode(), None, 0, 0, row["namespace"] or "", _bytes(row)) for row in rows]
+        gone = tuple(EntryDifference(row["key"], row["namespace"], row["user_key"], row["value"], None) for row in rows)
+        return EntryEffect(
+            self.name, gone, ((_Stored(self.name.state), changes),), timers_left=_timers_left(job, self.name, rows)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireEntries(EditEntries):
+    """Edit that ends the lifetime of entries of a key, as if their TTL had passed.
+
+    Raises `ConfigError` when nothing is stored under the name, and for a state without a TTL, or whose clock has not begun.
+    """
+
+    name: EntryName
+    why: str = ""
+
+    command: ClassVar[str] = "expire"
+
+    def look(self, job: JobView) -> EntryEffect:
+        """See `StateEdit.look`."""
+        rows = _named_rows(job, self.name)
+        expiry = next((expiry for expiry in _expiries(job) if (expiry.operator, expiry.state) == self.name[:2]), None)
+        stamps = [None if expiry is None else expiry.live.dead_until(expiry.clock, row["ttl_ms"] or 0) for row in rows]
+        if expiry is None or None in stamps:
+            msg = (
+                f"state '{self.name.state}' of operator '{self.name.operator}' has no TTL, or its clock has not begun, so that nothing in it "
+                "expires: delete the entries instead (headrace state delete). Nothing was changed."
+            )
+            raise ConfigError(msg)
+        changes = [
+            EntryChange(
+                row["key"].encode(),
+                row["value"].encode(),
+                stamp or 0,
+                row["ttl_ms"] or 0,
+                row["namespace"] or "",
+                _bytes(row),
+            )
+            for row, stamp in zip(rows, stamps, strict=True)
+        ]
+        gone = tuple(EntryDifference(row["key"], row["namespace"], row["user_key"], row["value"], None) for row in rows)
+        return EntryEffect(self.name, gone, ((_Stored(self.name.state, expiry.live), changes),))
+
+
+@dataclass(slots=True)
+class _Stored:
+    """State whose entries are changed as rows. Without `lifetime` they go."""
+
+    name: str
+    lifetime: LiveTtl | None = None
+
+    def expires_at(self, stamp: int, own_ttl: int = 0, /) -> int | None:
+        """Return when an entry expires (ms); None if it is removed."""
+        return None if self.lifetime is None else self.lifetime.expires_at(stamp, own_ttl)
+
+
+def _named_rows(job: JobView, name: EntryName) -> list[dict[str, Any]]:
+    rows = [row for row in live_entries(job, name.operator, (name.state,), key_texts(name.key)) if _is_named(name, row)]
+    if not rows:
+        raise ConfigError(_no_entry(job, name, name.key))
+    return rows
+
+
+def _is_named(name: EntryName, row: Mapping[str, Any]) -> bool:
+    is_in = name.namespace is None or (row["namespace"] or "") == name.namespace
+    return is_in and (name.entry is None or row["user_key"] in key_texts(name.entry))
+
+
+def _timers_left(job: JobView, name: EntryName, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of user code's timers of the rows' keys."""
+    timers = job.view(TIMERS).of(name.operator, keys={row["key"] for row in rows}).live(["domain"])
+    return sum(domain not in CLEANUP_DOMAINS for domain in timers["domain"].to_pylist())
+
+
+def _bytes(row: Mapping[str, Any]) -> bytes | None:
+    return None if row["user_key"] is None else row["user_key"].encode()
+
+
+def live_entries(job: JobView, operator: str, states: Iterable[str], keys: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the entries of some keys (JSON texts) that are stored and have not expired, with times in milliseconds."""
+    keys = [*keys]
+    groups = {key_group(key.encode(), job.last.max_parallelism) for key in keys}
+    view: TableView = (
+        job.view(KEYED_STATE).of(operator, keys=keys, states=states).where(OneOf("key_group", tuple(sorted(groups))))
+    )
+    rows = deleted_if_dead(view.live(), _expiries(job))
+    return [row for row in in_milliseconds(rows).to_pylist() if not row["deleted"]]
+
+
+def _expiries(job: JobView) -> list[RowExpiry]:
+    declared = declared_ttls(plan_of(job.config.code))
+    paused_since = job.lineage.last_micro_batch()
+    return row_expiries(declared, job.last, processing_time=clock.now(), paused_since=paused_since)
+
+
+def _no_entry(job: JobView, name: EntryName, key: str) -> str:
+    return (
+        f"{_shown(name)} has no live entry of key {key}: it isn't there, or it has expired. 'headrace state get {job.config.job} KEY' shows "
+        "what a key has. To make a new one: --create. Nothing was changed."
+    )
+
+
+def _shown(name: EntryName) -> str:
+    within = "".join(
+        f", {label} {text}"
+        for label, text in (("namespace", name.namespace), ("entry", name.entry))
+        if text is not None
+    )
+    return f"state '{name.state}' of operator '{name.operator}'{within}"

@@ -1,0 +1,296 @@
+"""Entries that somebody sets, deletes or lets expire: the next run goes on with them, as if user code had done it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from headrace import (
+    Cleanup,
+    KeyedProcessFunction,
+    ListState,
+    MapState,
+    Pipeline,
+    ReducingState,
+    StateTtl,
+    Struct,
+    Timestamp,
+    TtlTime,
+    ValueState,
+)
+from headrace.commit.verify import verify
+from headrace.edits.edit import apply, preview
+from headrace.edits.entries import DeleteEntries, EntryName, ExpireEntries, SetEntry
+from headrace.edits.restore import restore
+from headrace.errors import ConfigError, FencedError
+from headrace.log.checkpoint import Kind
+from headrace.readers import state as keyed_state
+from headrace.readers.job_at import JobAtCheckpoint
+from headrace.testing import PipelineHarness
+
+HOUR = 3_600_000
+
+
+class Order(Struct, frozen=True):
+    customer: str
+    cents: int
+    at: Timestamp
+
+
+class Spent(Struct, frozen=True):
+    orders: int
+    cents: int
+    note: str = ""
+
+
+class Line(Struct, frozen=True):
+    customer: str
+    orders: int
+    cents: int
+    items: list[int]
+    days: dict[str, int]
+    total: int
+
+
+class Totals(KeyedProcessFunction[Order, Line]):
+    spent = ValueState("spent", Spent)
+    items = ListState("items", int)
+    days = MapState("days", int, int)
+    total = ReducingState("total", int, lambda one, other: one + other)
+
+    def process(self, order, ctx, /):
+        before = self.spent.value() or Spent(0, 0)
+        now = Spent(before.orders + 1, before.cents + order.cents)
+        self.spent.update(now)
+        self.items.add(order.cents)
+        self.days.put(order.at // HOUR, order.cents)
+        self.total.add(order.cents)
+        days = {str(hour): cents for hour, cents in self.days.entries()}
+        ctx.collect(Line(order.customer, now.orders, now.cents, self.items.get(), days, self.total.get()))
+
+
+def fed(backend):
+    stream = Pipeline("shop").source("orders", Order, event_time="at").key_by("customer")
+    harness = PipelineHarness(stream.process("totals", Totals()).sink("lines"), backend=backend, now=0)
+    harness.feed("orders", [Order("a", 1, HOUR), Order("b", 2, HOUR), Order("a", 3, 2 * HOUR)])
+    harness.run()
+    return harness
+
+
+@pytest.fixture
+def job():
+    return fed("hashmap")
+
+
+def edit(job, edit_, **options):
+    with job.on_its_clock():
+        return apply(job.config, edit_, "somebody", **options)
+
+
+def next_line(job, customer="a"):
+    before = job.sink("lines")
+    job.feed("orders", [Order(customer, 10, 3 * HOUR)])
+    job.run()
+    (line,) = (line for line in job.sink("lines") if line not in before)
+    return line
+
+
+def name(state, key="a", **rest):
+    return EntryName("totals", state, key, **rest)
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
+def test_next_run_goes_on_from_values_that_were_set(backend):
+    job = fed(backend)
+    edit(job, SetEntry(name("spent"), '{"orders": 70, "cents": 700}', why="counted"))
+    edit(job, SetEntry(name("items"), "[5, 6]", why="counted"))
+    edit(job, SetEntry(name("days", entry="1"), "99", why="counted"))
+    edit(job, SetEntry(name("days", entry="9"), "11", creates=True, why="counted"))
+    edit(job, SetEntry(name("total"), "1000", why="counted"))
+    assert next_line(job) == Line("a", 71, 710, [5, 6, 10], {"1": 99, "2": 3, "3": 10, "9": 11}, 1010)
+    assert next_line(job, "b") == Line("b", 2, 12, [2, 10], {"1": 2, "3": 10}, 12)
+    assert [finding for finding in verify(job.config) if not finding.ok] == []
+
+
+def entries(job, key="a", **rest):
+    rows = keyed_state.get(JobAtCheckpoint(job.config), key, **rest).dicts()
+    return {(row["state"], row["user_key"]): row["value"] for row in rows}
+
+
+def test_fields_change_and_the_others_stay(job):
+    edit(job, SetEntry(name("spent"), fields={"cents": "41", "note": "by hand"}, why="counted"))
+    assert entries(job, state="spent") == {("spent", None): '{"orders":2,"cents":41,"note":"by hand"}'}
+    effect = preview(job.config, SetEntry(name("spent"), fields={"note": "12"}))
+    assert effect.differences[0].after == '{"orders":2,"cents":41,"note":"12"}'
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
+def test_deleted_entries_are_gone_for_user_code(backend):
+    job = fed(backend)
+    edit(job, DeleteEntries(name("days", entry="1"), "wrong day"))
+    assert next_line(job).days == {"2": 3, "3": 10}
+    edit(job, DeleteEntries(name("spent"), "wrong"))
+    edit(job, DeleteEntries(name("items"), "wrong"))
+    assert next_line(job) == Line("a", 1, 10, [10], {"2": 3, "3": 10}, 24)
+
+
+def test_preview_changes_nothing(job):
+    before = entries(job), JobAtCheckpoint(job.config).checkpoint.checkpoint_id
+    effect = preview(job.config, SetEntry(name("total"), "8"))
+    (one,) = effect.differences
+    assert (one.key, one.before, one.after) == ('"a"', "4", "8")
+    assert [gone.before for gone in preview(job.config, DeleteEntries(name("days"))).differences] == ["1", "3"]
+    assert (entries(job), JobAtCheckpoint(job.config).checkpoint.checkpoint_id) == before
+
+
+def test_checkpoint_says_what_was_done_but_not_to_whom(job):
+    checkpoint = edit(job, SetEntry(name("total"), "8", why="counted"))
+    assert checkpoint.kind is Kind.EDIT
+    assert checkpoint.metrics == {"entries_edited": 1}
+    assert checkpoint.note == "state set of 'totals.total': counted"
+    assert checkpoint.work == JobAtCheckpoint(job.config, checkpoint.parent_id).checkpoint.work
+
+
+def test_restore_undoes_an_edit(job):
+    before = entries(job)
+    checkpoint = edit(job, DeleteEntries(name("days"), "wrong"))
+    assert entries(job) != before
+    with job.on_its_clock():
+        restore(job.config, checkpoint.parent_id, "somebody", "not wrong")
+    assert entries(job) == before
+    assert next_line(job).orders == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (SetEntry(name("total"), '"eight"'), "must be int"),
+        (SetEntry(name("total"), ""), "must be int"),
+        (SetEntry(name("spent"), '{"orders": 1}'), "missing required field `cents`"),
+        (SetEntry(name("spent"), fields={"cents": "many"}), "would be no Spent any more"),
+        (SetEntry(name("spent"), fields={"cent": "1"}), "no field cent .it has: cents, note, orders"),
+        (SetEntry(name("items"), fields={"cents": "1"}), "a list has several"),
+        (SetEntry(name("total"), fields={"cents": "1"}), "holds no record with fields"),
+        (SetEntry(name("total"), "4"), "has that value already"),
+        (SetEntry(name("days"), "4"), "is a map: name the key within it"),
+        (SetEntry(name("days", entry="noon"), "4"), "the key within state 'days' must be int"),
+        (SetEntry(name("days", entry="7"), "4"), "has no live entry of key .*--create"),
+        (SetEntry(name("total", entry="7"), "4"), "is no map"),
+        (SetEntry(name("total", key="z"), "4"), "has no live entry of key"),
+        (SetEntry(name("total", namespace="w"), "4"), "namespace w has no live entry"),
+        (SetEntry(name("totals"), "4"), "declares no state 'totals' .it declares: days, items, spent, total"),
+        (SetEntry(EntryName("total", "total", "a"), "4"), "no operator 'total' with keyed state .it has: totals"),
+        (DeleteEntries(name("total", key="z")), "has no live entry of key z"),
+        (DeleteEntries(name("days", entry="7")), "has no live entry"),
+        (ExpireEntries(name("total")), "has no TTL"),
+    ],
+)
+def test_edit_that_does_not_fit_changes_nothing(job, wrong, message):
+    before = entries(job)
+    with pytest.raises(ConfigError, match=message):
+        edit(job, wrong)
+    with pytest.raises(ConfigError, match=message):
+        preview(job.config, wrong)
+    assert entries(job) == before
+
+
+def test_held_job_is_left_alone(job):
+    from headrace.commit.protocol import open_job
+
+    with job.on_its_clock(), open_job(job.config, "run"), pytest.raises(FencedError):
+        apply(job.config, SetEntry(name("total"), "8", why="counted"), "somebody")
+
+
+# ------------------------------------------------------------------------------------------------------------- branches
+
+
+def test_edit_on_a_branch_leaves_the_job_alone(job):
+    before, branch = entries(job), job.branch("what_if")
+    edit(branch, SetEntry(name("total"), "50", why="what if"))
+    assert entries(job) == before
+    assert entries(branch)["total", None] == "50"
+    job.feed("orders", [Order("a", 10, 3 * HOUR)])
+    branch.run()
+    assert [line.total for line in branch.sink("lines") if line.orders == 3] == [60]
+
+
+def test_promotion_loses_no_edit(job):
+    branch = job.branch("late")
+    edit(job, SetEntry(name("total"), "50", why="counted"))
+    with pytest.raises(
+        ConfigError, match=r"edit: state set of 'totals.total': counted.*same edit on the branch .--branch late"
+    ):
+        branch.promote()
+    edit(branch, DeleteEntries(name("total"), "counted"))
+    with pytest.raises(ConfigError, match="edit: state set of 'totals.total'"):
+        branch.promote()
+    edit(branch, SetEntry(name("total"), "51", creates=True, why="counted"))
+    branch.promote()
+    assert entries(job)["total", None] == "51"
+
+
+# ------------------------------------------------------------------------------------------------------------ lifetimes
+
+
+class Seen(Struct, frozen=True):
+    customer: str
+    hour: int
+    before: int | None
+    items: list[int]
+
+
+class Remembers(KeyedProcessFunction[Order, Seen]):
+    last = ValueState("last", int, ttl=StateTtl(timedelta(hours=5), time=TtlTime.PROCESSING))
+    items = ListState("items", int, ttl=StateTtl(timedelta(hours=5), cleanup=Cleanup(exact=True)))
+
+    async def process(self, order, ctx, /):
+        seen = Seen(order.customer, order.at // HOUR, await self.last.value(), await self.items.get())
+        await self.last.update(order.cents)
+        await self.items.add(order.cents)
+        ctx.collect(seen)
+
+
+@pytest.fixture(params=["hashmap", "rocksdb", "delta"])
+def remembering(request):
+    stream = Pipeline("shop").source("orders", Order, event_time="at").key_by("customer")
+    pipeline = stream.process("totals", Remembers()).sink("lines")
+    harness = PipelineHarness(pipeline, backend=request.param, now=0, bucket=1)
+    harness.feed("orders", [Order("a", 1, HOUR), Order("b", 2, HOUR)])
+    harness.run()
+    return harness
+
+
+def later(job, hours, customer="a"):
+    before = job.sink("lines")
+    job.clock.advance(hours * HOUR - job.clock.now())
+    job.feed("orders", [Order(customer, 10, hours * HOUR)])
+    job.run()
+    (line,) = (line for line in job.sink("lines") if line not in before)
+    return line
+
+
+def test_set_values_live_as_long_as_written_ones(remembering):
+    later(remembering, 4, "b")
+    edit(remembering, SetEntry(name("last"), "7", why="counted"))
+    edit(remembering, SetEntry(name("items"), "[7, 8]", why="counted"))
+    assert later(remembering, 8) == Seen("a", 8, 7, [7, 8])  # written at 4, alive until 9
+
+
+def test_set_values_expire(remembering):
+    edit(remembering, SetEntry(name("last"), "7", why="counted"))
+    edit(remembering, SetEntry(name("items"), "[7, 8]", why="counted"))
+    later(remembering, 7, "b")
+    assert entries(remembering) == {}
+    assert later(remembering, 8) == Seen("a", 8, None, [])
+
+
+def test_expired_entries_are_gone_at_once(remembering):
+    edit(remembering, ExpireEntries(name("last"), "too old"))
+    edit(remembering, ExpireEntries(name("items"), "too old"))
+    assert entries(remembering) == {}
+    with pytest.raises(ConfigError, match="it isn't there, or it has expired"):
+        edit(remembering, DeleteEntries(name("last"), "too old"))
+    assert later(remembering, 2) == Seen("a", 2, None, [])
+    assert later(remembering, 3, "b") == Seen("b", 3, 2, [2])
+    assert later(remembering, 4) == Seen("a", 4, 10, [10])

@@ -233,6 +233,7 @@ _COMMANDS = {
     "input.register": ["input"],
     "restore.register_restore": ["savepoint", "restore", "vacuum"],
     "state_edits.register_compact": ["compact"],
+    "corrections.register_calls": ["calls"],
     "restore.register_reconcile": ["reconcile"],
     "state_edits.register_rescale": ["rescale"],
     "erase.register_erase": ["erase"],

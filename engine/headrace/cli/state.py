@@ -32,6 +32,7 @@ from headrace.cli.arguments import (
     the_job,
     warn,
 )
+from headrace.cli.corrections import register_corrections
 from headrace.cli.state_edits import register_state_edits
 from headrace.names import counted
 from headrace.report import Block, Drawing, Fact, Note, Report, Table, facts
@@ -57,6 +58,7 @@ def register_state(app: typer.Typer) -> None:
     state.command("history")(history)
     state.command("expired")(expired)
     register_state_edits(state)
+    register_corrections(state)
     app.add_typer(state, name="state")
 
 

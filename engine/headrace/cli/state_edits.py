@@ -1,10 +1,9 @@
-"""`headrace state set`, `delete`, `expire`, `drop` and `rename`, `headrace rescale` and `compact`: commands that change state."""
+"""`headrace state drop` and `rename`, `headrace rescale` and `compact`: commands that rewrite state."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
-import msgspec
 import typer
 
 from headrace.cli.arguments import (
@@ -13,7 +12,6 @@ from headrace.cli.arguments import (
     ApplyWhy,
     Branch,
     Job,
-    NamedJob,
     RunId,
     load,
     new_run_id,
@@ -25,10 +23,7 @@ from headrace.names import counted
 from headrace.report import Report, Table, facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from headrace.config import JobConfig
-    from headrace.edits.entries import EditEntries, EntryDifference, EntryEffect
     from headrace.edits.rewrite import StoredOperator
     from headrace.log.checkpoint import Checkpoint
 
@@ -46,9 +41,6 @@ def register_state_edits(state: typer.Typer) -> None:
     """Add the commands to those of `headrace state`."""
     state.command("drop")(drop)
     state.command("rename")(rename)
-    state.command("set")(set_entry)
-    state.command("delete")(delete)
-    state.command("expire")(expire)
 
 
 def drop(
@@ -168,208 +160,6 @@ def _done(config: JobConfig, checkpoint: Checkpoint, text: str) -> Report:
         f"{config.job}: {text}",
         f"To undo: headrace restore {config.job} --to {number - 1} --why ...",
     )
-
-
-EntryKey = Annotated[str, typer.Argument(metavar="KEY", help="Plain text, or JSON.", show_default=False)]
-Value = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Argument(metavar="VALUE", help="JSON, or plain text for a state of texts.", show_default=False),
-]
-EntryOperator = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option("--operator", help="Operator of the state; may be left out where only one fits."),
-]
-EntryState = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option("--state", help="Name of the state; may be left out where only one fits."),
-]
-Namespace = Annotated[Optional[str], typer.Option("--namespace", help="Namespace, such as a window.")]  # noqa: UP045
-MapEntry = Annotated[Optional[str], typer.Option("--entry", help="Key within a map, as text or JSON.")]  # noqa: UP045
-Fields = Annotated[
-    list[str],
-    typer.Option(
-        "--field",
-        metavar="NAME=VALUE",
-        help="Change this field of the record, and keep the others.",
-        show_default=False,
-    ),
-]
-Create = Annotated[bool, typer.Option("--create", help="Make the entry if the key has none.")]
-
-
-def set_entry(
-    job: NamedJob,
-    key: EntryKey,
-    value: Value = None,
-    *,
-    field: Fields = [],  # noqa: B006 - Typer copies it
-    operator: EntryOperator = None,
-    state: EntryState = None,
-    namespace: Namespace = None,
-    entry: MapEntry = None,
-    create: Create = False,
-    apply: Apply = False,
-    why: ApplyWhy = None,
-    run_id: RunId = None,
-    branch: Branch = None,
-) -> Report:
-    """Set the value of one entry of state. A dry run that shows the difference, unless --apply is given.
-
-    The value has the type that the pipeline declares for the state. Of a list, a JSON array takes the place of all elements. The next
-    micro-batch sees the value; its lifetime begins anew. It is one checkpoint; 'headrace restore' undoes it. No sink changes: its rows
-    follow when the operator emits for this key again.
-
-    Example:  headrace state set flights N14228 --operator rotation --field legs=3
-
-    Example:  headrace state set flights N14228 7 --operator rotation --state total --apply --why "counted by hand"
-
-    Exit codes: 0; 2 for an unknown job, operator, state or key, a value of another type, or no reason; 3 while a run holds the job; 6
-    the code cannot read what is stored; 8 storage; 10 job and sink disagree.
-    """
-    from headrace.edits.entries import EntryName, SetEntry, named_state
-    from headrace.errors import ConfigError
-
-    if (value is None) == (not field):
-        msg = "give the new value, or --field NAME=VALUE for each field to change. Nothing was changed."
-        raise ConfigError(msg)
-    config = load(job, branch=branch)
-    name = EntryName(*named_state(config, operator, state), key, namespace, entry)
-    edit = SetEntry(name, value, _fields(field), creates=create, why=_why(why, apply=apply))
-    return _edited(config, edit, run_id, apply=apply)
-
-
-def delete(
-    job: NamedJob,
-    key: EntryKey,
-    *,
-    operator: EntryOperator = None,
-    state: EntryState = None,
-    namespace: Namespace = None,
-    entry: MapEntry = None,
-    apply: Apply = False,
-    why: ApplyWhy = None,
-    run_id: RunId = None,
-    branch: Branch = None,
-) -> Report:
-    """Delete what a key has in one state. A dry run that shows the entries, unless --apply is given.
-
-    Timers of the key stay. It is one checkpoint; 'headrace restore' undoes it. To remove a key for good, from all tables and their
-    files: 'headrace erase'.
-
-    Example:  headrace state delete flights N14228 --operator rotation --state legs
-
-    Exit codes: 0; 2 for an unknown job, operator or state, a key without such entries, or no reason; 3 while a run holds the job; 8
-    storage; 10 job and sink disagree.
-    """
-    from headrace.edits.entries import DeleteEntries, EntryName, named_state
-
-    config = load(job, branch=branch)
-    name = EntryName(*named_state(config, operator, state), key, namespace, entry)
-    return _edited(config, DeleteEntries(name, _why(why, apply=apply)), run_id, apply=apply)
-
-
-def expire(
-    job: NamedJob,
-    key: EntryKey,
-    *,
-    operator: EntryOperator = None,
-    state: EntryState = None,
-    namespace: Namespace = None,
-    entry: MapEntry = None,
-    apply: Apply = False,
-    why: ApplyWhy = None,
-    run_id: RunId = None,
-    branch: Branch = None,
-) -> Report:
-    """End the lifetime of what a key has in one state, as if its TTL had passed. A dry run, unless --apply is given.
-
-    It is one checkpoint; 'headrace restore' undoes it.
-
-    Example:  headrace state expire flights N14228 --operator rotation --state legs
-
-    Exit codes: 0; 2 for an unknown job, operator or state, one without a TTL, a key without such entries, or no reason; 3 while a run
-    holds the job; 8 storage; 10 job and sink disagree.
-    """
-    from headrace.edits.entries import EntryName, ExpireEntries, named_state
-
-    config = load(job, branch=branch)
-    name = EntryName(*named_state(config, operator, state), key, namespace, entry)
-    return _edited(config, ExpireEntries(name, _why(why, apply=apply)), run_id, apply=apply)
-
-
-def _why(why: str | None, *, apply: bool) -> str:
-    return reason(why) if apply else why or ""
-
-
-def _fields(given: list[str]) -> dict[str, str]:
-    from headrace.errors import ConfigError
-
-    fields = dict(field.partition("=")[::2] for field in given if "=" in field)
-    if len(fields) < len(given):
-        msg = "--field takes NAME=VALUE, and each name once. Nothing was changed."
-        raise ConfigError(msg)
-    return fields
-
-
-def _edited(config: JobConfig, edit: EditEntries, run_id: str | None, *, apply: bool) -> Report:
-    """Return the report on an edit of entries, done or planned."""
-    from headrace.edits.edit import apply as apply_edit
-    from headrace.edits.edit import preview
-
-    effect = preview(config, edit)
-    checkpoint = apply_edit(config, edit, run_id or new_run_id()) if apply else None
-    number = None if checkpoint is None else checkpoint.checkpoint_id
-    undo = f"To undo: headrace restore {config.job} --to {(number or 0) - 1} --why ..."
-    return Report(
-        *facts(
-            job=config.job, operator=effect.name.operator, state=effect.name.state, applied=apply, checkpoint=number
-        ),
-        *facts(differences=[difference._asdict() for difference in effect.differences]),
-        Table.shown(("entry", "field", "before", "after"), _difference_lines(effect.differences)),
-        *_what_follows(config, effect),
-        NOT_CHANGED if number is None else f"{config.job}: changed, as checkpoint {number}.",
-        None if number is None else undo,
-    )
-
-
-def _difference_lines(differences: Sequence[EntryDifference]) -> Iterator[tuple[str, ...]]:
-    """Yield lines of a table: a line for each field of a record that differs, else one for the value."""
-    from headrace.cli.output import cut, spaced_json
-
-    def text(value: Any) -> str:
-        return "" if value is None else cut(spaced_json(msgspec.json.encode(value).decode(), times=True), _LONGEST)
-
-    for entry in differences:
-        label = " ".join(filter(None, (entry.key, entry.namespace, entry.user_key)))
-        before, after = (None if raw is None else msgspec.json.decode(raw) for raw in (entry.before, entry.after))
-        if isinstance(before, dict) and isinstance(after, dict):
-            names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-            yield from ((label, name, text(before.get(name)), text(after.get(name))) for name in names)
-        else:
-            yield label, "", text(before), text(after)
-
-
-def _what_follows(config: JobConfig, effect: EntryEffect) -> Iterator[str]:
-    """Yield what the edit leaves as it is: sinks, and timers of the key."""
-    from headrace.errors import HeadraceError
-    from headrace.plan.loader import plan_of
-
-    try:
-        plan = plan_of(config.code)
-        sinks = sorted(plan.sinks_behind(effect.name.operator)) if effect.name.operator in plan.ranks() else []
-    except HeadraceError:
-        sinks = []
-    if sinks:
-        yield (
-            f"No sink changes. Rows of {', '.join(sinks)} follow when '{effect.name.operator}' emits for this key again: with its next "
-            "record or timer."
-        )
-    if effect.timers_left:
-        yield f"{counted(effect.timers_left, 'timer of the key stays', 'timers of the key stay')}: headrace timers {config.job}"
-
-
-_LONGEST = 200
-"""Longest value that is printed, in characters."""
 
 
 MaxParallelism = Annotated[

@@ -18,11 +18,11 @@ import pyarrow as pa
 from headrace import clock
 from headrace.api.functions import Context, KeyedProcessFunction
 from headrace.api.graph import Process
-from headrace.api.records import RowKind
+from headrace.api.records import RowKind, unit_of
 from headrace.api.states import AggregatingState, BroadcastState, ListState, MapState, ReducingState, State, ValueState
 from headrace.api.types import key_types
 from headrace.commit.schema_check import check_schemas, declared_schemas
-from headrace.config import JobConfig
+from headrace.config import JobConfig, parse_timestamp
 from headrace.edits.edit import JobView, StateEdit
 from headrace.errors import ConfigError, StateSchemaError
 from headrace.execution.bound_function import declared_states
@@ -34,8 +34,10 @@ from headrace.log.facts import Edited
 from headrace.log.ttl import declared_ttls, row_expiries
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import KeyedStage, Plan
+from headrace.records.column_types import columns_of
 from headrace.records.keys import typed_key
 from headrace.records.order import processing_time_order
+from headrace.records.record_columns import UnfitRecord, from_struct_array, to_struct_array
 from headrace.state.backend import EntryChange, HashMapBackend
 from headrace.state.cleanup import CLEANUP_DOMAINS
 from headrace.state.codec import KeyCodec, encode, key_texts
@@ -201,7 +203,7 @@ class DeclaredEntry:
     @classmethod
     def of(cls, plan: Plan, name: EntryName, job: JobView) -> DeclaredEntry:
         """Return the entry of a name. Raises as `SetEntry` does."""
-        stage = _stage(plan, name, job.config.job)
+        stage = keyed_stage(plan, name.operator, job.config.job)
         state = _state(stage, name)
         _check_stored(job, plan, name)
         user_key = None
@@ -218,7 +220,7 @@ class DeclaredEntry:
     @property
     def operator(self) -> Process:
         """Return the operator."""
-        assert isinstance(self.stage.operator, Process)  # noqa: S101 - by `_stage`
+        assert isinstance(self.stage.operator, Process)  # noqa: S101 - by `keyed_stage`
         return self.stage.operator
 
     def live_rows(self, job: JobView) -> list[dict[str, Any]]:
@@ -241,20 +243,20 @@ class DeclaredEntry:
         if not rows or isinstance(self.state, ListState):
             msg = f"--field changes fields of the value that is there, and {'a list has several' if rows else 'there is none'}: give the whole value. Nothing was changed."
             raise ConfigError(msg)
-        record = msgspec.json.decode(rows[0]["value"])
-        if not isinstance(record, dict):
+        what = f"the value of state '{self.state.name}'"
+        try:
+            record = msgspec.json.decode(rows[0]["value"], type=dict[str, msgspec.Raw])
+        except msgspec.ValidationError as error:
             raise ConfigError(
-                f"state '{self.state.name}' holds no record with fields, so --field does not fit: give the value. Nothing was changed."
-            )
-        known = (
-            {field.encode_name for field in msgspec.structs.fields(declared.type)}
-            if _is_struct(declared.type)
-            else {*record}
-        )
-        if unknown := sorted({*fields} - known):
-            msg = f"the value of state '{self.state.name}' has no field {', '.join(unknown)} (it has: {', '.join(sorted(known))}). Nothing was changed."
+                f"{what} is no record with fields, so --field does not fit: give the value. Nothing was changed."
+            ) from error
+        types = _types_of_fields(declared.type)
+        if types and (unknown := sorted({*fields} - {*types})):
+            msg = f"{what} has no field {', '.join(unknown)} (it has: {', '.join(sorted(types))}). Nothing was changed."
             raise ConfigError(msg)
-        return _typed_record(record, fields, type_, self.state.name)
+        # A number stays the text that it is: a float would not hold all digits of a decimal.
+        changed = {name: _json_of(text, types.get(name, Any)) for name, text in fields.items()}
+        return _typed(msgspec.json.encode({**record, **changed}).decode(), type_, what)
 
     def set(self, job: JobView, value: Any) -> KeyedProcess:
         """Return a finished process of one key, in which user code has set the value."""
@@ -323,19 +325,20 @@ def _plain(state: State) -> State:
     return state
 
 
-def _stage(plan: Plan, name: EntryName, job: str) -> KeyedStage:
+def keyed_stage(plan: Plan, operator: str, job: str) -> KeyedStage:
+    """Return the stage of an operator with keyed state. Raises `ConfigError` when the code declares none of that name."""
     stages = {stage.name: stage for stage in plan.keyed if isinstance(stage.operator, Process)}
-    if name.operator not in stages:
+    if operator not in stages:
         msg = (
-            f"the code has no operator '{name.operator}' with keyed state (it has: {', '.join(sorted(stages)) or 'none'}); "
+            f"the code has no operator '{operator}' with keyed state (it has: {', '.join(sorted(stages)) or 'none'}); "
             f"'headrace state list {job}' shows what is stored. Nothing was changed."
         )
         raise ConfigError(msg)
-    return stages[name.operator]
+    return stages[operator]
 
 
 def _state(stage: KeyedStage, name: EntryName) -> State:
-    assert isinstance(stage.operator, Process)  # noqa: S101 - by `_stage`
+    assert isinstance(stage.operator, Process)  # noqa: S101 - by `keyed_stage`
     states = {state.name: state for state in declared_states(stage.operator.function).values()}
     if name.state not in states:
         msg = f"operator '{name.operator}' declares no state '{name.state}' (it declares: {', '.join(sorted(states)) or 'none'}). Nothing was changed."
@@ -381,32 +384,51 @@ def _entry_key(state: MapState[Any, Any], name: EntryName) -> bytes:
 def _typed(text: str, type_: Any, what: str) -> Any:
     """Return a value that somebody has written as JSON, or as plain text where that fits. Raises `ConfigError` where neither does."""
     try:
-        return msgspec.json.decode(text, type=type_)
+        return _as_stored(msgspec.json.decode(text, type=type_), type_)
     except msgspec.DecodeError as error:
         try:
             return msgspec.convert(text, type=type_)
         except msgspec.ValidationError:
             msg = f"{what} must be {_name(type_)}, as JSON: {error}. Given: {text!r:.200}. Nothing was changed."
             raise ConfigError(msg) from error
+    except UnfitRecord as error:
+        raise ConfigError(f"{what} does not fit: {error.field} {error.why}. Nothing was changed.") from error
 
 
-def _typed_record(record: dict[str, Any], fields: Mapping[str, str], type_: Any, state: str) -> Any:
-    changed = {name: _json_or_text(text) for name, text in fields.items()}
-    problem: msgspec.ValidationError | None = None
-    for values in (changed, dict(fields)):
-        try:
-            return msgspec.json.decode(msgspec.json.encode({**record, **values}), type=type_)
-        except msgspec.ValidationError as error:
-            problem = problem or error
-    msg = f"the value of state '{state}' would be no {_name(type_)} any more: {problem}. Nothing was changed."
-    raise ConfigError(msg)
+def _types_of_fields(type_: Any) -> dict[str, Any]:
+    """Return the types of a record's fields, by their names in JSON; nothing for a type without declared fields."""
+    if not _is_struct(type_):
+        return {}
+    return {field.encode_name: field.type for field in msgspec.structs.fields(type_)}
 
 
-def _json_or_text(text: str) -> Any:
+def _json_of(text: str, type_: Any) -> msgspec.Raw | str:
+    """Return what somebody has written as JSON of a type, or as a time where the type is one, or else as plain text."""
     try:
-        return msgspec.json.decode(text)
+        msgspec.json.decode(text, type=type_)
     except msgspec.DecodeError:
-        return text
+        return _time_of(text, type_) or text
+    return msgspec.Raw(text.encode())
+
+
+def _time_of(text: str, type_: Any) -> msgspec.Raw | None:
+    """Return a time as the number that a field of a time holds; None for another type, and for what is no time."""
+    per_millisecond = {"ms": 1, "us": 1000}.get(unit_of(type_) or "")
+    try:
+        return None if per_millisecond is None else msgspec.Raw(b"%d" % (parse_timestamp(text) * per_millisecond))
+    except ValueError:
+        return None
+
+
+def _as_stored(value: Any, type_: Any) -> Any:
+    """Return a record as it comes back from columns: decimals have their declared digits. Raises `UnfitRecord` where they don't fit."""
+    if not _is_struct(type_):
+        return value
+    try:
+        columns_of(type_)
+    except ConfigError:  # a state may hold what has no columns
+        return value
+    return from_struct_array(to_struct_array([value], type_), type_)[0]
 
 
 def _name(type_: Any) -> str:

@@ -71,7 +71,11 @@ class EntryHistory:
     def _entry(self, rows: Sequence[ChangeRow]) -> Iterator[ChangeRow]:
         before: ChangeRow | None = None
         for row, following in zip(rows, [*rows[1:], None], strict=True):
-            yield {"what": self._what(before, row), "at": self._committed(row["checkpoint_id"]), **row}
+            yield {
+                "what": f"{self._what(before, row)}{self._by(row)}",
+                "at": self._committed(row["checkpoint_id"]),
+                **row,
+            }
             before = None if row["deleted"] else row
             if before is not None and (dropped := self._dropped(before, following)) is not None:
                 yield self._ended(before, "expired, and dropped by this compaction", dropped)
@@ -87,6 +91,10 @@ class EntryHistory:
         if before is None:
             return "written"
         return "renewed" if before["value"] == row["value"] else "changed"
+
+    def _by(self, row: ChangeRow) -> str:
+        checkpoint = self._checkpoints.get(row["checkpoint_id"])
+        return " by hand" if checkpoint is not None and checkpoint.kind is Kind.EDIT else ""
 
     def _dropped(self, row: ChangeRow, following: ChangeRow | None) -> int | None:
         """Return the compaction that dropped the entry after this row and before the following row; None without one."""

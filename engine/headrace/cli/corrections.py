@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import msgspec
@@ -39,6 +40,7 @@ def register_corrections(state: typer.Typer) -> None:
     state.command("set")(set_entry)
     state.command("delete")(delete)
     state.command("expire")(expire)
+    state.command("load")(load_state)
     state.command("set-timer")(set_timer)
     state.command("delete-timer")(delete_timer)
 
@@ -176,6 +178,67 @@ def expire(
     config = load(job, branch=branch)
     name = EntryName(*named_state(config, operator, state), key, namespace, entry)
     return _edited(config, ExpireEntries(name, _why(why, apply=apply)), run_id, apply=apply)
+
+
+def load_state(
+    job: NamedJob,
+    *,
+    source: Annotated[
+        str, typer.Option("--from", metavar="PATH", help="Parquet file, folder of them, or Delta table.")
+    ],
+    operator: EntryOperator = None,
+    state: EntryState = None,
+    key: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            "--key", metavar="COLUMN", help="Column of the key; once for each part. By default the key's fields."
+        ),
+    ] = None,
+    value: Annotated[
+        str, typer.Option("--value", metavar="COLUMN", help="Column of a value that is no record.")
+    ] = "value",
+    entry: Annotated[str, typer.Option("--entry", metavar="COLUMN", help="Column of the key within a map.")] = "entry",
+    apply: Apply = False,
+    why: ApplyWhy = None,
+    run_id: RunId = None,
+    branch: Branch = None,
+) -> Report:
+    """Set one state of many keys from a table. A dry run that checks all rows, unless --apply is given.
+
+    Key and value have the types that the pipeline declares; the fields of a record are columns of their own. Keys that are there get
+    the new value, others stay. The job may be new: then its first run goes on from what was loaded. It is one checkpoint; 'headrace
+    restore' undoes it.
+
+    Example:  headrace state load flights --operator totals --state total --from lake/totals --key tail --value cents
+
+    Exit codes: 0; 2 for an unknown job, operator or state, a missing column, rows that do not fit, a key that comes twice, or no
+    reason; 3 while a run holds the job; 6 the code cannot read what is stored; 8 storage; 10 job and sink disagree.
+    """
+    from headrace.cli.output import cut, spaced_json
+    from headrace.edits.edit import preview
+    from headrace.edits.entries import named_state
+    from headrace.edits.load import LoadColumns, LoadEntries
+
+    config = load(job, branch=branch)
+    name = named_state(config, operator, state)
+    columns = LoadColumns(tuple(key or ()), value, entry)
+    edit = LoadEntries(*name, _place(source), columns, _why(why, apply=apply))
+    effect = preview(config, edit)
+    checkpoint = _applied(config, edit, run_id) if apply else None
+    return Report(
+        *facts(job=config.job, operator=edit.operator, state=edit.state, applied=apply, rows=effect.rows),
+        *facts(**_number(checkpoint)),
+        Table.shown(
+            ("key", "value"),
+            [(shown_key, cut(spaced_json(raw, times=True), _LONGEST)) for shown_key, raw in effect.samples],
+        ),
+        f"{counted(effect.rows, 'row')} in all." if effect.rows > len(effect.samples) else None,
+        *_closing(config, checkpoint),
+    )
+
+
+def _place(path: str) -> str:
+    return path if "://" in path else str(Path(path).absolute())
 
 
 def _why(why: str | None, *, apply: bool) -> str:

@@ -130,7 +130,7 @@ def open_job(
         if log.last is None:
             versions = tables.create()
             crash_points.reached("create.half")
-            lease.append(_initial(config, run_id, attempt_id, versions, sinks))
+            lease.append(initial_checkpoint(config, run_id, attempt_id, versions, sinks))
         tables_of_sinks = publisher.create_sinks(log.lineage)  # after checkpoint 0, which says who claims them
         job = OpenJob(config, log, lease, tables, publisher=publisher, sink_tables=sinks, notify=notify)
         check_key_groups(config, job.last)
@@ -456,7 +456,10 @@ def _of_code(config: JobConfig, names: Collection[str]) -> SinkTables:
     return {name: table for name, table in tables.items() if name in names}
 
 
-def _initial(config: JobConfig, run_id: str, attempt_id: str, versions: Versions, sinks: SinkTables) -> Checkpoint:
+def initial_checkpoint(
+    config: JobConfig, run_id: str, attempt_id: str, versions: Versions, sinks: SinkTables
+) -> Checkpoint:
+    """Return the checkpoint that a new job begins with."""
     return Checkpoint(
         checkpoint_id=0,
         kind=Kind.INITIAL,

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from headrace import crash_points
-from headrace.commit.protocol import OpenJob, open_job
+from headrace.commit.protocol import OpenJob, initial_checkpoint, open_job
 from headrace.config import JobConfig
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.lineage import Lineage
@@ -62,9 +62,11 @@ class LastState:
     lineage: Lineage
 
     @classmethod
-    def of(cls, config: JobConfig) -> LastState:
-        """Read a job's log. Raises `ConfigError` when the job was never run."""
+    def of(cls, config: JobConfig, *, new: bool = False) -> LastState:
+        """Read a job's log. Raises `ConfigError` when the job was never run, unless it may be a `new` one."""
         log = CheckpointLog(JobFolder.of(config))
+        if new and log.last is None:
+            return cls(config, initial_checkpoint(config, "", "", {}, {}), log.lineage)
         return cls(config, log.resolve(config), log.lineage)
 
     def view(self, table: str) -> TableView:
@@ -112,6 +114,8 @@ class StateEdit(Generic[Effect]):
     kind: ClassVar[Kind]
     crash_point: ClassVar[str]
     """Place of a crash behind the last staged file."""
+    makes_job: ClassVar[bool] = False
+    """Whether the edit may be the first change of a job."""
 
     def opened(self, config: JobConfig) -> JobConfig:
         """Return the configuration with which the job is opened, by default the job's own. May raise what needs no look at the state."""
@@ -148,7 +152,7 @@ class BlindEdit(StateEdit[None]):
 
 def preview(config: JobConfig, edit: StateEdit[Effect]) -> Effect:
     """Return what an edit would change, as of the last checkpoint. Changes nothing, needs no lease. Raises as `apply` does."""
-    return edit.look(LastState.of(config))
+    return edit.look(LastState.of(config, new=edit.makes_job))
 
 
 def apply(config: JobConfig, edit: StateEdit[Any], run_id: str) -> Checkpoint:
@@ -156,7 +160,9 @@ def apply(config: JobConfig, edit: StateEdit[Any], run_id: str) -> Checkpoint:
 
     Raises the errors of `StateEdit.look`, and `FencedError` while a run holds the job; then nothing has changed.
     """
-    with open_job(edit.opened(config), run_id) as job:
+    if edit.makes_job:
+        preview(config, edit)  # a refused edit makes no job
+    with open_job(edit.opened(config), run_id, create=edit.makes_job) as job:
         checkpoint = carry_out(job, edit)
         assert checkpoint is not None  # noqa: S101 - it always commits
         return checkpoint

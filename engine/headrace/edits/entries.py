@@ -38,7 +38,7 @@ from headrace.records.column_types import columns_of
 from headrace.records.keys import typed_key
 from headrace.records.order import processing_time_order
 from headrace.records.record_columns import UnfitRecord, from_struct_array, to_struct_array
-from headrace.state.backend import EntryChange, HashMapBackend
+from headrace.state.backend import EntryChange, HashMapBackend, StateBackend
 from headrace.state.cleanup import CLEANUP_DOMAINS
 from headrace.state.codec import KeyCodec, encode, key_texts
 from headrace.state.key_groups import KeyGroupRange, key_group
@@ -175,27 +175,103 @@ class SetEntry(EditEntries):
         value = declared.value(self.value, self.fields, rows)
         process = declared.set(job, value)
         changes = tuple((store, of_store) for store, of_store in process.changes() if of_store)
-        after = {row.user_key: row for _, of_store in changes for row in of_store}
+        after = {row.user_key: row for store, own in changes if store.name == self.name.state for row in own}
         differences = tuple(_differences(declared, rows, after))
         if not differences:
             raise ConfigError(f"{_shown(self.name)} has that value already. Nothing was changed.")
         return EntryEffect(self.name, differences, changes, process.timers.changes())
 
     def _base(self, last: Checkpoint, code: Any) -> Checkpoint:
-        plan, operator = plan_of(code), self.name.operator
-        check = check_schemas(last.state_schemas, declared_schemas(plan))
-        declared = last.declared.with_states({**last.state_schemas, operator: check.schemas[operator]})
-        if operator not in last.operator_keys:
-            declared = declared.with_keys({**last.operator_keys, operator: declared_keys(plan)[operator]})
-        return msgspec.structs.replace(last.without_copies({operator}), declared=declared)
+        return as_declared(last, plan_of(code), self.name.operator)
+
+
+def as_declared(last: Checkpoint, plan: Plan, operator: str) -> Checkpoint:
+    """Return a checkpoint that records what the code declares of an operator: an edit may store what no run has stored yet."""
+    check = check_schemas(last.state_schemas, declared_schemas(plan))
+    declared = last.declared.with_states({**last.state_schemas, operator: check.schemas[operator]})
+    if operator not in last.operator_keys:
+        declared = declared.with_keys({**last.operator_keys, operator: declared_keys(plan)[operator]})
+    return msgspec.structs.replace(last.without_copies({operator}), declared=declared)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredState:
+    """A state as the code declares it, whose values can be set as user code sets them."""
+
+    stage: KeyedStage
+    state: State
+
+    @classmethod
+    def of(cls, plan: Plan, operator: str, state: str, job: JobView) -> DeclaredState:
+        """Return a state. Raises as `SetEntry` does."""
+        stage = keyed_stage(plan, operator, job.config.job)
+        declared = cls(stage, _state(stage, state))
+        _check_stored(job, plan, operator, state)
+        return declared
+
+    @property
+    def operator(self) -> Process:
+        """Return the operator."""
+        assert isinstance(self.stage.operator, Process)  # noqa: S101 - by `keyed_stage`
+        return self.stage.operator
+
+    @property
+    def type(self) -> Any:
+        """Return the type of what is set: the value, that of one key of a map, or all elements of a list."""
+        own: Any = self.state
+        return list[own.type] if isinstance(own, ListState) else own.type
+
+    def set(self, job: JobView, backend: StateBackend, values: Iterable[tuple[bytes, SetValue]]) -> KeyedProcess:
+        """Return a finished process in which user code has set the value of each key (JSON). The stored entries are in `backend`."""
+        last, operator = job.last, self.operator
+        watermark = last.watermark_of(operator.name)
+        states = {state.name: _plain(state) for state in declared_states(operator.function).values()}
+        function: type[_SetsValues] = type("_SetsValues", (_SetsValues,), states)
+        process = KeyedProcess(
+            Process(operator.name, operator.key, function(self.state.name)),
+            backend,
+            records=(SetValue,),
+            watermark=watermark,
+            last_watermark=None,
+            stage=self.stage.number,
+            lifetimes=last.state_ttl.lifetimes(operator.name),
+        )
+        now = clock.now() if watermark is None else watermark
+        order = processing_time_order(last.timeline(self.stage.sources).bucket.next_ordinal, last.checkpoint_id + 1)
+        process.run([[Element(order, now, RowKind.INSERT, key_json, value) for key_json, value in values]], ())
+        return process
+
+
+class SetValue(msgspec.Struct, frozen=True):
+    """The record that a key gets whose value is set."""
+
+    value: Any
+    namespace: str = ""
+    entry: Any = None
+    """Key within a map."""
+
+
+class _SetsValues(KeyedProcessFunction[SetValue, SetValue]):
+    """Function whose records set values. A subclass has the states of an operator's function."""
+
+    def __init__(self, state: str) -> None:
+        """Take the name of the state."""
+        self.state = state
+
+    def process(self, record: SetValue, ctx: Context, /) -> None:  # type: ignore[override]  # noqa: ARG002 - the record says it
+        """Set the value."""
+        handle = getattr(self, self.state).namespace(record.namespace)
+        if record.entry is None:
+            handle.update(record.value)
+        else:
+            handle.put(record.entry, record.value)
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredEntry:
     """An entry as the code declares it: its state and its key, in the form in which they are stored."""
 
-    stage: KeyedStage
-    state: State
+    declared: DeclaredState
     key_json: bytes
     namespace: str
     user_key: bytes | None
@@ -203,10 +279,8 @@ class DeclaredEntry:
     @classmethod
     def of(cls, plan: Plan, name: EntryName, job: JobView) -> DeclaredEntry:
         """Return the entry of a name. Raises as `SetEntry` does."""
-        stage = keyed_stage(plan, name.operator, job.config.job)
-        state = _state(stage, name)
-        _check_stored(job, plan, name)
-        user_key = None
+        declared = DeclaredState.of(plan, name.operator, name.state, job)
+        state, user_key = declared.state, None
         if isinstance(state, MapState):
             if name.entry is None:
                 raise ConfigError(
@@ -215,17 +289,16 @@ class DeclaredEntry:
             user_key = _entry_key(state, name)
         elif name.entry is not None:
             raise ConfigError(f"state '{name.state}' is no map, so it has no --entry. Nothing was changed.")
-        return cls(stage, state, stored_key(stage, name.key), name.namespace or "", user_key)
+        return cls(declared, stored_key(declared.stage, name.key), name.namespace or "", user_key)
 
     @property
-    def operator(self) -> Process:
-        """Return the operator."""
-        assert isinstance(self.stage.operator, Process)  # noqa: S101 - by `keyed_stage`
-        return self.stage.operator
+    def state(self) -> State:
+        """Return the state."""
+        return self.declared.state
 
     def live_rows(self, job: JobView) -> list[dict[str, Any]]:
         """Return the live entries of the key in this state, with times in milliseconds."""
-        return live_entries(job, self.operator.name, (self.state.name,), [self.key_json.decode()])
+        return live_entries(job, self.declared.operator.name, (self.state.name,), [self.key_json.decode()])
 
     def is_meant(self, row: Mapping[str, Any]) -> bool:
         """Return whether a row is one of those that the edit replaces."""
@@ -236,8 +309,7 @@ class DeclaredEntry:
 
     def value(self, text: str | None, fields: Mapping[str, str] | None, rows: Sequence[Mapping[str, Any]]) -> Any:
         """Return the new value. Raises `ConfigError` where it does not fit the declared type."""
-        declared: Any = self.state
-        type_ = list[declared.type] if isinstance(self.state, ListState) else declared.type
+        type_ = self.declared.type
         if not fields:
             return _typed(text or "", type_, f"the value of state '{self.state.name}'")
         if not rows or isinstance(self.state, ListState):
@@ -250,7 +322,7 @@ class DeclaredEntry:
             raise ConfigError(
                 f"{what} is no record with fields, so --field does not fit: give the value. Nothing was changed."
             ) from error
-        types = _types_of_fields(declared.type)
+        types = _types_of_fields(type_)
         if types and (unknown := sorted({*fields} - {*types})):
             msg = f"{what} has no field {', '.join(unknown)} (it has: {', '.join(sorted(types))}). Nothing was changed."
             raise ConfigError(msg)
@@ -259,23 +331,11 @@ class DeclaredEntry:
         return _typed(msgspec.json.encode({**record, **changed}).decode(), type_, what)
 
     def set(self, job: JobView, value: Any) -> KeyedProcess:
-        """Return a finished process of one key, in which user code has set the value."""
-        last, operator = job.last, self.operator
-        watermark = last.watermark_of(operator.name)
-        process = KeyedProcess(
-            Process(operator.name, operator.key, _edited(self, value)),
-            self._backend(job),
-            records=(_Call,),
-            watermark=watermark,
-            last_watermark=None,
-            stage=self.stage.number,
-            lifetimes=last.state_ttl.lifetimes(operator.name),
-        )
-        now = clock.now() if watermark is None else watermark
-        timeline = last.timeline(self.stage.sources)
-        order = processing_time_order(timeline.bucket.next_ordinal, last.checkpoint_id + 1)
-        process.run([[Element(order, now, RowKind.INSERT, self.key_json, _Call())]], ())
-        return process
+        """Return a finished process of the key, in which user code has set the value."""
+        entry = None
+        if isinstance(self.state, MapState):
+            entry = msgspec.json.decode(self.user_key or b"", type=self.state.key_type)
+        return self.declared.set(job, self._backend(job), [(self.key_json, SetValue(value, self.namespace, entry))])
 
     def _backend(self, job: JobView) -> HashMapBackend:
         """Return the key's entries, and its timers of exact cleanup. A timer of user code must not fire here."""
@@ -285,37 +345,8 @@ class DeclaredEntry:
             view = job.view(table).of(keys=[self.key_json.decode()])
             return view.where(OneOf("domain", CLEANUP_DOMAINS)) if table == TIMERS else view
 
-        rebuild(backend, view_of, self.operator.name, KeyGroupRange(group, group))
+        rebuild(backend, view_of, self.declared.operator.name, KeyGroupRange(group, group))
         return backend
-
-
-class _Call(msgspec.Struct, frozen=True):
-    """The record that an edited key gets."""
-
-
-class _SetsValue(KeyedProcessFunction[_Call, _Call]):
-    """Function whose record sets one value. A subclass has the states of an operator's function."""
-
-    def __init__(self, entry: DeclaredEntry, value: Any) -> None:
-        """Take the entry and its new value."""
-        self.entry = entry
-        self.value = value
-
-    def process(self, record: _Call, ctx: Context, /) -> None:  # type: ignore[override]  # noqa: ARG002 - the record says nothing
-        """Set the value."""
-        entry, state = self.entry, self.entry.state
-        handle = getattr(self, state.name).namespace(entry.namespace)
-        if isinstance(state, MapState):
-            handle.put(msgspec.json.decode(entry.user_key or b"", type=state.key_type), self.value)
-        else:
-            handle.update(self.value)
-
-
-def _edited(entry: DeclaredEntry, value: Any) -> _SetsValue:
-    """Return a function with the states of an operator's function, whose record sets the value."""
-    states = {state.name: _plain(state) for state in declared_states(entry.operator.function).values()}
-    function: type[_SetsValue] = type("_SetsValue", (_SetsValue,), states)
-    return function(entry, value)
 
 
 def _plain(state: State) -> State:
@@ -337,26 +368,26 @@ def keyed_stage(plan: Plan, operator: str, job: str) -> KeyedStage:
     return stages[operator]
 
 
-def _state(stage: KeyedStage, name: EntryName) -> State:
+def _state(stage: KeyedStage, name: str) -> State:
     assert isinstance(stage.operator, Process)  # noqa: S101 - by `keyed_stage`
     states = {state.name: state for state in declared_states(stage.operator.function).values()}
-    if name.state not in states:
-        msg = f"operator '{name.operator}' declares no state '{name.state}' (it declares: {', '.join(sorted(states)) or 'none'}). Nothing was changed."
+    if name not in states:
+        msg = f"operator '{stage.name}' declares no state '{name}' (it declares: {', '.join(sorted(states)) or 'none'}). Nothing was changed."
         raise ConfigError(msg)
-    state = states[name.state]
+    state = states[name]
     if isinstance(state, BroadcastState):
-        msg = f"state '{name.state}' is broadcast: it has no key, and only records of its stream change it. Nothing was changed."
+        msg = f"state '{name}' is broadcast: it has no key, and only records of its stream change it. Nothing was changed."
         raise ConfigError(msg)
     return state
 
 
-def _check_stored(job: JobView, plan: Plan, name: EntryName) -> None:
+def _check_stored(job: JobView, plan: Plan, operator: str, state: str) -> None:
     """Raise `StateSchemaError` unless today's code can read what is stored of the state as it is."""
     check = check_schemas(job.last.state_schemas, declared_schemas(plan), job.config.job)
     check.raise_problems()
-    if any((pending.operator, pending.state) == (name.operator, name.state) for pending in check.migrations):
+    if any((pending.operator, pending.state) == (operator, state) for pending in check.migrations):
         msg = (
-            f"state '{name.state}' of operator '{name.operator}' has a migration that the next run applies: run the job once "
+            f"state '{state}' of operator '{operator}' has a migration that the next run applies: run the job once "
             f"(headrace run {job.config.job}), then change it. Nothing was changed."
         )
         raise StateSchemaError(msg)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -13,13 +13,16 @@ import pyarrow.compute as pc
 
 from headrace.api.graph import CHANGE_TYPE, SourceNode
 from headrace.api.records import RowKind
+from headrace.errors import StorageError
 from headrace.records.column_types import Column, columns_of, near_misses
 from headrace.sources.delta.mapping import NO_COLUMN, columns_in_file, in_table_names
 from headrace.sources.folder.format import DamagedFileError, FileRows, located
 from headrace.sources.folder.parquet import ParquetColumns
 from headrace.sources.position import Ranges
 from headrace.storage.deletion_vectors import DamagedVectorError, DeletionVector
+from headrace.storage.delta_log import DeltaLog, LoggedFile, TableState
 from headrace.storage.delta_schema import TIMES, DeltaColumn, arrow_type
+from headrace.storage.schemes import place_of
 from headrace.storage.storage import Storage
 
 _SYMBOLS: Final = {
@@ -132,6 +135,34 @@ class DeltaRows(msgspec.Struct, frozen=True, omit_defaults=True):
             msg = f"{vector} deletes row {deleted.max():,}, and the file has {rows:,}"
             raise DamagedFileError(msg)
         return deleted
+
+
+def rows_of(logged: LoggedFile, state: TableState, folder: str, rows: DeltaRows | None = None) -> DeltaRows:
+    """Return the facts about a file of a table in `folder`; `rows` has what else is known of its rows."""
+    columns = {column.name: column for column in state.columns}
+    partition = tuple(
+        PartitionValue(name, columns[name].type, (logged.partition or {}).get(columns[name].stored))
+        for name in state.partition_columns
+    )
+    own = rows or DeltaRows()
+    table = "" if logged.vector is None and own.only is None else folder
+    return msgspec.structs.replace(own, columns=state.in_files, partition=partition, vector=logged.vector, table=table)
+
+
+def table_rows(table: Storage) -> Iterator[pa.Table]:
+    """Yield the rows of a Delta table at its latest version, file by file.
+
+    Raises `StorageError` for a table with a feature that this reader does not know, `OSError` and `pa.ArrowException` where log or
+    files cannot be read.
+    """
+    log = DeltaLog(table.uri, table.options)
+    version = log.versions()[-1]
+    state = log.state(version)
+    if state.unreadable is not None:
+        msg = f"table {table.uri} has {state.unreadable}, which Headrace does not read"
+        raise StorageError(msg)
+    for logged in log.files(version):
+        yield read_rows(table.at(place_of(logged.path, table.uri) or logged.path), rows_of(logged, state, table.uri))
 
 
 def source_rows(place: Storage, delta: DeltaRows | None, node: SourceNode) -> FileRows:

@@ -43,7 +43,7 @@ from headrace.sources.delta.names import (
 )
 from headrace.sources.delta.net_changes import ChangedFile, net_changes
 from headrace.sources.delta.policy import is_passed_over, is_rewrite
-from headrace.sources.delta.rows import DeltaRows, PartitionValue, Side, Times, column_times, row_count, source_rows
+from headrace.sources.delta.rows import DeltaRows, Side, Times, column_times, row_count, rows_of, source_rows
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
 from headrace.sources.interval import Interval
 from headrace.sources.kafka.landed import Topic
@@ -687,19 +687,8 @@ class DeltaSource(Source):
         return SourceFile(name, self._path_of(logged), 0, self._config.format, msgspec.Raw(msgspec.json.encode(facts)))
 
     def _facts_of(self, logged: LoggedFile, state: TableState, rows: DeltaRows | None = None) -> DeltaRows:
-        columns = {column.name: column for column in state.columns}
-        partition = tuple(
-            PartitionValue(name, columns[name].type, (logged.partition or {}).get(columns[name].stored))
-            for name in state.partition_columns
-        )
         own = rows or DeltaRows(kind=RowKind.INSERT.symbol if self._config.gives_changes else None)
-        return msgspec.structs.replace(
-            own,
-            columns=state.in_files,
-            partition=partition,
-            vector=logged.vector,
-            table="" if logged.vector is None and own.only is None else self._config.path,
-        )
+        return rows_of(logged, state, self._config.path, own)
 
     def _path_of(self, logged: LoggedFile) -> str:
         return place_of(logged.path, self._config.path) or logged.path

@@ -242,7 +242,16 @@ def _place(path: str) -> str:
 
 
 def _why(why: str | None, *, apply: bool) -> str:
-    return reason(why) if apply else why or ""
+    """Return the reason with the name of who gives it. Raises `ConfigError` when an edit that is applied has none."""
+    import getpass
+
+    if not apply:
+        return why or ""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container may have users without a name
+        user = "a user without a name"
+    return f"{reason(why)} (by {user})"
 
 
 def _fields(given: list[str]) -> dict[str, str]:

@@ -506,9 +506,11 @@ class DeleteEntries(EditEntries):
         """See `StateEdit.look`."""
         rows = _named_rows(job, self.name)
         changes = [EntryChange(row["key"].encode(), None, 0, 0, row["namespace"] or "", _bytes(row)) for row in rows]
-        gone = tuple(EntryDifference(row["key"], row["namespace"], row["user_key"], row["value"], None) for row in rows)
+        deleted = tuple(
+            EntryDifference(row["key"], row["namespace"], row["user_key"], row["value"], None) for row in rows
+        )
         return EntryEffect(
-            self.name, gone, ((_Stored(self.name.state), changes),), timers_left=_timers_left(job, self.name, rows)
+            self.name, deleted, ((_Stored(self.name.state), changes),), timers_left=_timers_left(job, self.name, rows)
         )
 
 
@@ -546,8 +548,10 @@ class ExpireEntries(EditEntries):
             )
             for row, stamp in zip(rows, stamps, strict=True)
         ]
-        gone = tuple(EntryDifference(row["key"], row["namespace"], row["user_key"], row["value"], None) for row in rows)
-        return EntryEffect(self.name, gone, ((_Stored(self.name.state, expiry.live), changes),))
+        deleted = tuple(
+            EntryDifference(row["key"], row["namespace"], row["user_key"], row["value"], None) for row in rows
+        )
+        return EntryEffect(self.name, deleted, ((_Stored(self.name.state, expiry.live), changes),))
 
 
 @dataclass(slots=True)

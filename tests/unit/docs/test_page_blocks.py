@@ -113,6 +113,10 @@ BLOCKS = {
         "headrace jobs --schema": SYNTAX,
         "$ headrace check flights": f"{COMMANDS}::test_configuration_page_names_all_problems",
     },
+    "correcting-state": {
+        "$ headrace": f"{SHOP}::test_correcting_page_corrects_a_key",
+        "headrace state load": "unit/edits/test_load.py::test_new_job_begins_with_loaded_values",
+    },
     "corrections": {"$ ": CORRECTIONS},
     "delta-tables": {
         "ok     source orders": DRAWING,

@@ -131,6 +131,15 @@ def project_tests_pass(folder):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False).returncode == 0
 
 
+def test_correcting_page_corrects_a_key(ran):
+    page = "correcting-state"
+    for first in ("state get", "state set shop c07 --field orders=29 --field spent=570.00\n"):
+        ran.check(calls_of(page, f"headrace {first}"))
+    ran.check(calls_of(page, "headrace state set shop c07 --field orders=29 --field spent=570.00 --apply"))
+    ran.check(calls_of(page, "headrace branch create"))
+    ran.check(calls_of(page, "headrace state set-timer"))
+
+
 def test_branch_page_creates_branches(shop):
     shop.call("headrace run --max-batches 1")
     shop.check(calls_of("branches", 'headrace branch create shop try_it --at 0 --why "another rule"'))

@@ -189,7 +189,13 @@ def test_crash_points_cover_every_commit(memory_job, clock):
     of_runs = {"land.half", "ingest.after", "task.half", "run.after", "state_migration.staged"}
     of_commands = {
         *("migration.before", "migration.prepared", "operator_state.staged", "requeue.staged", "rescale.prepared"),
-        *("drop.marked", "drop.half", "drop.deleted", "reconcile.planned"),
+        *(
+            "drop.marked",
+            "drop.half",
+            "drop.deleted",
+            "reconcile.planned",
+            "edit.staged",
+        ),  # edits by hand: test_entries
         *("fork.listed", "fork.tables", "branch.dropped"),  # test_fork
         *("promotion.begun", "promotion.staged", "promotion.prepared"),  # test_promotion
         *("promotion.committed", "promotion.landed", "promotion.removed"),

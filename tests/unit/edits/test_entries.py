@@ -28,6 +28,7 @@ from headrace.log.checkpoint import Kind
 from headrace.readers import state as keyed_state
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.testing import PipelineHarness
+from tests.unit.support.crashes import Killed, dying_at
 
 HOUR = 3_600_000
 
@@ -101,7 +102,7 @@ def name(state, key="a", **rest):
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
-def test_next_run_goes_on_from_values_that_were_set(backend):
+def test_next_run_goes_on_from_set_values(backend):
     job = fed(backend)
     edit(job, SetEntry(name("spent"), '{"orders": 70, "cents": 700}', why="counted"))
     edit(job, SetEntry(name("items"), "[5, 6]", why="counted"))
@@ -140,11 +141,11 @@ def test_preview_changes_nothing(job):
     effect = preview(job.config, SetEntry(name("total"), "8"))
     (one,) = effect.differences
     assert (one.key, one.before, one.after) == ('"a"', "4", "8")
-    assert [gone.before for gone in preview(job.config, DeleteEntries(name("days"))).differences] == ["1", "3"]
+    assert [row.before for row in preview(job.config, DeleteEntries(name("days"))).differences] == ["1", "3"]
     assert (entries(job), JobAtCheckpoint(job.config).checkpoint.checkpoint_id) == before
 
 
-def test_checkpoint_says_what_was_done_but_not_to_whom(job):
+def test_checkpoint_says_all_but_the_key(job):
     checkpoint = edit(job, SetEntry(name("total"), "8", why="counted"))
     assert checkpoint.kind is Kind.EDIT
     assert checkpoint.metrics == {"entries_edited": 1}
@@ -193,6 +194,14 @@ def test_edit_that_does_not_fit_changes_nothing(job, wrong, message):
     with pytest.raises(ConfigError, match=message):
         preview(job.config, wrong)
     assert entries(job) == before
+
+
+@pytest.mark.parametrize("place", ["edit.staged", "prepare.half", "prepare.after", "commit.before", "commit.after"])
+def test_crash_leaves_the_old_value_or_the_new(job, place):
+    with dying_at(place), pytest.raises(Killed):
+        edit(job, SetEntry(name("total"), "8", why="counted"))
+    job.clock.advance(HOUR)  # until the lease ends
+    assert next_line(job).total == (18 if place == "commit.after" else 14)
 
 
 def test_held_job_is_left_alone(job):

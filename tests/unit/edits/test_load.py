@@ -114,7 +114,7 @@ def test_new_job_begins_with_loaded_values(tmp_path, backend):
     assert [finding for finding in verify(job.config) if not finding.ok] == []
 
 
-def test_load_replaces_what_is_there_alone(job, tmp_path):
+def test_load_replaces_loaded_keys_alone(job, tmp_path):
     lines(job, 1, 2)
     load(job, "count", parquet(tmp_path, shop=["x"], customer=[2], value=[70]))
     job.feed("orders", [Order("x", customer, 2, 2 * HOUR) for customer in (1, 2)])

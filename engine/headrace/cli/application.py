@@ -223,6 +223,7 @@ _COMMANDS = {
     "state.register_state": ["state"],
     "sink.register": ["sink"],
     "state.register_history": ["history"],
+    "why.register": ["why"],
     "diff.register": ["diff"],
     "branch.register": ["branch"],
     "backfill.register": ["backfill"],

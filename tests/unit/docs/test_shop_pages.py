@@ -133,7 +133,7 @@ def project_tests_pass(folder):
 
 def test_correcting_page_corrects_a_key(ran):
     page = "correcting-state"
-    for first in ("state get", "state set shop c07 --field orders=29 --field spent=570.00\n"):
+    for first in ("why", "state set shop c07 --field orders=29 --field spent=570.00\n"):
         ran.check(calls_of(page, f"headrace {first}"))
     ran.check(calls_of(page, "headrace state set shop c07 --field orders=29 --field spent=570.00 --apply"))
     ran.check(calls_of(page, "headrace branch create"))

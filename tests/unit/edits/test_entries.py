@@ -158,7 +158,7 @@ def test_restore_undoes_an_edit(job):
     checkpoint = edit(job, DeleteEntries(name("days"), "wrong"))
     assert entries(job) != before
     with job.on_its_clock():
-        restore(job.config, checkpoint.parent_id, "somebody", "not wrong")
+        restore(job.config, checkpoint.parent_id, "not wrong", "somebody")
     assert entries(job) == before
     assert next_line(job).orders == 3
 

@@ -144,7 +144,7 @@ def test_restore_undoes_a_load(job, tmp_path):
     before = job.facts[-1].checkpoint_id
     load(job, "count", parquet(tmp_path, shop=["x"], customer=[1], value=[70]))
     with job.on_its_clock():
-        restore(job.config, before, "somebody", "wrong table")
+        restore(job.config, before, "wrong table", "somebody")
     job.feed("orders", [Order("x", 1, 2, 2 * HOUR)])
     job.run()
     assert sorted(line.count for line in job.sink("lines")) == [0, 1]

@@ -1,0 +1,276 @@
+"""Causes of what a key has: its changes, newest first, each with the input, timers, calls and edits of its checkpoint.
+
+A micro-batch stores what it changed, not which row changed it. So the rows of a key are looked up in the files that the micro-batch
+took in, as far as they are still there, and as far as a row reaches the operator with the type that its source gives it: behind a map,
+a flat_map or another operator only the files are known.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from headrace.api.graph import FlatMap, KeyBy, Map, SourceNode, SparkTransform
+from headrace.errors import SourceError
+from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.intervals import taken_in
+from headrace.names import counted
+from headrace.plan.loader import plan_of
+from headrace.plan.stages import Flow, KeyedStage, Plan, Through, ToStage
+from headrace.readers.history import ChangeRow, identity, key_history
+from headrace.readers.job_at import JobAtCheckpoint
+from headrace.readers.query import ask_once, milliseconds
+from headrace.readers.state import key_conditions, rows_of_key
+from headrace.records.keys import key_reader
+from headrace.records.record_columns import from_struct_array
+from headrace.sources.folder.format import UNREADABLE
+from headrace.sources.position import NO_FACTS
+from headrace.sources.registry import read_rows_of, source_of
+from headrace.sources.row_check import RowCheck
+from headrace.sources.source import SourceFile, Want
+from headrace.state.codec import encode, key_texts
+from headrace.state.timers import DOMAINS
+from headrace.tables.folder import JobFolder
+from headrace.tables.schemas import ASYNC_REQUESTS, TIMERS
+from headrace.tables.view import entries_of
+
+_MOST_FILES = 100
+"""Files of one micro-batch that are searched for rows of the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputRows:
+    """Rows of the key in one file that a micro-batch took in, by their numbers in the file from 0; None: nobody can tell."""
+
+    source: str
+    file: str
+    rows: tuple[int, ...] | None
+
+
+@dataclass(slots=True)
+class Cause:
+    """A checkpoint that changed the key: what it did, and what it took in."""
+
+    checkpoint: Checkpoint | None
+    """None: what happened since the last one, as entries that expired."""
+
+    changes: list[ChangeRow] = field(default_factory=list)
+    """Events of `key_history`, each with the value before it as `before`."""
+
+    timers: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    inputs: list[InputRows] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Why:
+    """Causes, newest first, and sentences on what nobody can tell."""
+
+    causes: list[Cause]
+    untold: list[str]
+
+
+def why(
+    job: JobAtCheckpoint,
+    key: str,
+    *,
+    operator: str | None = None,
+    field_name: str | None = None,
+    sink: str | None = None,
+    limit: int = 10,
+) -> Why:
+    """Return what led to what a key has: the last `limit` checkpoints that changed it.
+
+    With `field_name`, only changes of this field of a value; with `sink`, only those of operators that lead to it. Raises `ConfigError` for an
+    unknown operator, `StorageError` when the files of the checkpoint are gone.
+    """
+    plan = plan_of(job.config.code)
+    events = [*_changes(job, key, operator), *_history_rows(job, key, operator)]
+    if sink is not None:
+        leading = {stage.name for stage in plan.keyed if sink in plan.sinks_behind(stage.name)}
+        events = [event for event in events if event["operator"] in leading]
+    if field_name is not None:
+        events = [
+            event for event in events if _field(event["before"], field_name) != _field(event["value"], field_name)
+        ]
+    by_checkpoint: dict[int | None, list[ChangeRow]] = defaultdict(list)
+    for event in events:
+        by_checkpoint[event["checkpoint_id"]].append(event)
+    checkpoints = {checkpoint.checkpoint_id: checkpoint for checkpoint in job.lineage.checkpoints}
+    numbers = sorted(by_checkpoint, key=lambda number: (number is None, number or 0), reverse=True)
+    causes = [
+        Cause(None if number is None else checkpoints.get(number), by_checkpoint[number]) for number in numbers[:limit]
+    ]
+    answer = Why(causes, [])
+    _add_waiting(job, key, operator, causes)
+    _Inputs(job, plan, key, answer).add()
+    _add_turns(job, answer)
+    if len(numbers) > limit:
+        answer.untold.append(f"{counted(len(numbers) - limit, 'earlier checkpoint')} changed the key as well (-n).")
+    return answer
+
+
+def _add_turns(job: JobAtCheckpoint, answer: Why) -> None:
+    """Add sentences on restores and promotions since the first cause: what they undid is not among the causes."""
+    first = min((cause.checkpoint.checkpoint_id for cause in answer.causes if cause.checkpoint is not None), default=0)
+    for checkpoint in job.lineage.newest_first():
+        if checkpoint.checkpoint_id < first:
+            return
+        note = f"{'' if checkpoint.note is None else f' ({checkpoint.note})'}"
+        if checkpoint.kind is Kind.RESTORE:
+            answer.untold.append(
+                f"Checkpoint {checkpoint.checkpoint_id} restored the job to {checkpoint.restored_from}{note}: what came between is undone."
+            )
+        elif checkpoint.kind is Kind.PROMOTION:
+            answer.untold.append(
+                f"Checkpoint {checkpoint.checkpoint_id} promoted branch '{checkpoint.name}'{note}: it holds all that the branch changed."
+            )
+
+
+def _changes(job: JobAtCheckpoint, key: str, operator: str | None) -> Iterator[ChangeRow]:
+    before: dict[Any, str | None] = {}
+    for event in key_history(job, key, operator).dicts():
+        value = event["value"]
+        yield {**event, "before": before.get(identity(event))}
+        before[identity(event)] = value
+
+
+def _history_rows(job: JobAtCheckpoint, key: str, operator: str | None) -> Iterator[ChangeRow]:
+    """Yield the rows in the history of a materializer as events: who wrote the row of a sink."""
+    for row in rows_of_key(job, key, operator).dicts():
+        what = f"row {row['row_kind']} of the history"
+        yield {**row, "state": "history", "what": what, "value": row["row"], "before": None, "user_key": None}
+
+
+def _field(raw: str | None, name: str) -> Any:
+    if raw is None:
+        return None
+    value = msgspec.json.decode(raw)
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _add_waiting(job: JobAtCheckpoint, key: str, operator: str | None, causes: Iterable[Cause]) -> None:
+    """Add the timers and calls of the key that each checkpoint set, or ended."""
+    by_number = {cause.checkpoint.checkpoint_id: cause for cause in causes if cause.checkpoint is not None}
+    conditions = [*key_conditions(key, job.checkpoint.max_parallelism), *entries_of(operator)]
+    timers = ask_once(job.changes(TIMERS, conditions), "FROM raw ORDER BY timestamp", table=TIMERS).dicts()
+    for row in timers:
+        cause = by_number.get(row["checkpoint_id"])
+        if cause is not None and not DOMAINS[row["domain"]].is_internal:
+            what = "fired or deleted" if row["deleted"] else "set"
+            cause.timers.append(f"{row['operator']}: timer of {row['domain']} at {_utc(row['timestamp'])} {what}")
+    calls = ask_once(
+        job.changes(ASYNC_REQUESTS, conditions), "FROM raw ORDER BY sequence", table=ASYNC_REQUESTS
+    ).dicts()
+    for row in calls:
+        cause = by_number.get(row["checkpoint_id"])
+        if cause is not None:
+            state = "ended" if row["deleted"] else f"{row['status']}, {counted(row['attempts'], 'attempt')}"
+            error = f" (last error: {row['last_error']})" if row["last_error"] else ""
+            cause.calls.append(f"{row['operator']}: call {state}{error}")
+
+
+def _utc(value: Any) -> str:
+    from headrace.report import Time
+
+    return str(Time(milliseconds(value)))
+
+
+@dataclass(slots=True)
+class _Inputs:
+    """Looks for rows of the key in what micro-batches took in."""
+
+    job: JobAtCheckpoint
+    plan: Plan
+    key: str
+    answer: Why
+
+    def add(self) -> None:
+        """Add the rows to the causes, and sentences on what cannot be known."""
+        lineage = self.job.lineage.checkpoints
+        before = {after.checkpoint_id: former for former, after in pairwise(lineage)}
+        for cause in self.answer.causes:
+            checkpoint = cause.checkpoint
+            if checkpoint is None or checkpoint.kind is not Kind.BATCH or checkpoint.checkpoint_id not in before:
+                continue
+            operators = dict.fromkeys(change["operator"] for change in cause.changes)
+            stages = [stage for stage in self.plan.keyed if stage.name in operators]
+            for name in dict.fromkeys(name for stage in stages for name in stage.sources):
+                own = [stage for stage in stages if name in stage.sources]
+                cause.inputs += self._of_source(name, own, before[checkpoint.checkpoint_id], checkpoint)
+
+    def _of_source(
+        self, name: str, stages: Sequence[KeyedStage], before: Checkpoint, after: Checkpoint
+    ) -> Iterator[InputRows]:
+        node = next(source for source in self.plan.sources if source.name == name)
+        try:
+            files = self._files(node, before, after)
+        except SourceError as error:
+            self._say(f"source '{name}': what checkpoint {after.checkpoint_id} took in is not there any more: {error}")
+            return
+        keys = [key for stage in stages for key in self._keys(node, stage)]
+        if not keys and files:
+            self._say(
+                f"source '{name}': its rows reach the operator changed, or through another operator, so only its files are known."
+            )
+        if len(files) > _MOST_FILES:
+            self._say(
+                f"source '{name}': {len(files):,} files of checkpoint {after.checkpoint_id} are too many to search."
+            )
+            keys = []
+        for file in files:
+            rows = self._rows(node, file, keys) if keys else None
+            if rows is None or rows:
+                yield InputRows(name, file.name, rows)
+
+    def _files(self, node: SourceNode, before: Checkpoint, after: Checkpoint) -> Sequence[SourceFile]:
+        """Return the files that a micro-batch took in, also those of which it took a part."""
+        since, reached = (checkpoint.sources.get(node.name, NO_FACTS) for checkpoint in (before, after))
+        if not reached.last and not reached.begun:
+            return ()
+        if since.begun or reached.begun:
+            self._say(
+                f"source '{node.name}': several checkpoints took in parts of a file; its rows are shown at each of them."
+            )
+        earlier = [c for c in self.job.lineage.checkpoints if c.checkpoint_id <= before.checkpoint_id]
+        until = max(reached.last, *reached.begun, "")
+        want = Want(taken_in(earlier, node.name), after.interval, until)
+        return source_of(node, self.job.config).plan(since, want).files
+
+    def _rows(self, node: SourceNode, file: SourceFile, keys: Sequence[KeyBy]) -> tuple[int, ...] | None:
+        try:
+            rows = read_rows_of(file, node, JobFolder.of(self.job.config))
+            checked = RowCheck(node, rows.decoder).check(rows.table, rows.problems)
+        except UNREADABLE as error:
+            self._say(f"source '{node.name}': {file.path} cannot be read: {error}")
+            return None
+        wanted = {text.encode() for text in key_texts(self.key)}
+        readers = [key_reader(key) for key in keys]
+        records = from_struct_array(checked.columns, node.record)
+        return tuple(
+            number
+            for number, record in enumerate(records)
+            if record is not None and any(encode(reader(record)) in wanted for reader in readers)
+        )
+
+    def _keys(self, node: SourceNode, stage: KeyedStage) -> Iterator[KeyBy]:
+        """Yield the keys by which rows of a source reach an operator as they are."""
+        flow = next(source.flow for source in self.plan.source_stages if source.name == node.name)
+        yield from _keys_to(flow, stage.name)
+
+    def _say(self, sentence: str) -> None:
+        if sentence not in self.answer.untold:
+            self.answer.untold.append(sentence)
+
+
+def _keys_to(flow: Flow, stage: str) -> Iterator[KeyBy]:
+    for use in flow.uses:
+        if isinstance(use.to, ToStage) and use.to.stage == stage and use.to.key is not None:
+            yield use.to.key
+        elif isinstance(use.to, Through) and not isinstance(use.to.transform, Map | FlatMap | SparkTransform):
+            yield from _keys_to(use.to.flow, stage)

@@ -1,0 +1,167 @@
+"""Why a key has what it has: each change with the rows that its micro-batch took in, as an independent reader finds them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pyarrow.parquet as pq
+import pytest
+
+from headrace import (
+    AsyncFunction,
+    FixedDelay,
+    KeyedProcessFunction,
+    OutputMode,
+    Pipeline,
+    Struct,
+    Timestamp,
+    ValueState,
+)
+from headrace.edits.edit import apply
+from headrace.edits.entries import DeleteEntries, EntryName, SetEntry
+from headrace.edits.restore import restore
+from headrace.errors import ConfigError
+from headrace.log.checkpoint import Kind
+from headrace.readers.job_at import JobAtCheckpoint
+from headrace.readers.why import why
+from headrace.testing import PipelineHarness
+
+HOUR = 3_600_000
+
+
+class Order(Struct, frozen=True):
+    customer: str
+    cents: int
+    at: Timestamp
+
+
+class Total(Struct, frozen=True):
+    customer: str
+    orders: int
+    cents: int
+
+
+class Totals(KeyedProcessFunction[Order, Total]):
+    total = ValueState("total", Total)
+
+    def process(self, order, ctx, /):
+        before = self.total.value() or Total(order.customer, 0, 0)
+        now = Total(order.customer, before.orders + 1, before.cents + order.cents)
+        self.total.update(now)
+        ctx.timers.register_event_time(order.at + 10 * HOUR)
+        ctx.collect(now)
+
+
+def job_of(pipeline, files=16):
+    job = PipelineHarness(pipeline, now=HOUR, files_per_batch=files)
+    for number in range(3):
+        job.feed("orders", [Order("ab"[place % 2], number + place, HOUR) for place in range(5)])
+    job.run()
+    return job
+
+
+def orders():
+    return Pipeline("shop").source("orders", Order, event_time="at")
+
+
+@pytest.fixture
+def job():
+    return job_of(
+        orders().filter(lambda order: order.cents < 100).key_by("customer").process("totals", Totals()).sink("out"), 1
+    )
+
+
+def causes_of(job, key="a", **options):
+    return why(JobAtCheckpoint(job.config), key, **options).causes
+
+
+def test_rows_are_those_of_an_independent_reader(job):
+    causes = causes_of(job)
+    assert [cause.checkpoint.checkpoint_id for cause in causes] == [3, 2, 1]
+    for number, cause in zip((3, 2, 1), causes, strict=True):
+        (rows,) = cause.inputs
+        table = pq.read_table(job.folder / "input" / "orders" / rows.file)
+        assert rows.file == f"{number:06d}.parquet"
+        assert [place for place, name in enumerate(table["customer"].to_pylist()) if name == "a"] == [*rows.rows]
+
+
+def test_causes_name_edits_timers_and_differences(job):
+    with job.on_its_clock():
+        apply(job.config, SetEntry(EntryName("totals", "total", "a"), fields={"cents": "7"}, why="counted"), "somebody")
+    newest, last, *_ = causes_of(job)
+    assert (newest.checkpoint.kind, newest.checkpoint.note) == (Kind.EDIT, "state set of 'totals.total': counted")
+    assert newest.inputs == newest.timers == []
+    (change,) = newest.changes
+    assert (change["what"], change["before"]) == ("changed by hand", '{"customer":"a","orders":9,"cents":27}')
+    assert change["value"] == '{"customer":"a","orders":9,"cents":7}'
+    assert causes_of(job)[-1].timers == ["totals: timer of event_time at 1970-01-01T11:00:00Z set"]
+    assert last.checkpoint.kind is Kind.BATCH
+
+
+def test_field_limits_the_causes(job):
+    with job.on_its_clock():
+        apply(job.config, SetEntry(EntryName("totals", "total", "a"), fields={"cents": "7"}, why="counted"), "somebody")
+    assert [cause.checkpoint.checkpoint_id for cause in causes_of(job, field_name="orders")] == [3, 2, 1]
+    assert [cause.checkpoint.checkpoint_id for cause in causes_of(job, field_name="cents")] == [4, 3, 2, 1]
+    assert causes_of(job, field_name="other") == []
+    assert [cause.checkpoint.checkpoint_id for cause in causes_of(job, limit=1)] == [4]
+
+
+def test_restores_are_named(job):
+    with job.on_its_clock():
+        apply(job.config, DeleteEntries(EntryName("totals", "total", "a"), "wrong"), "somebody")
+        restore(job.config, 2, "it was right", "somebody")
+    answer = why(JobAtCheckpoint(job.config), "a")
+    assert [cause.checkpoint.checkpoint_id for cause in answer.causes] == [2, 1]
+    assert "Checkpoint 5 restored the job to 2 (it was right): what came between is undone." in answer.untold
+
+
+def test_input_that_is_gone_is_said(job):
+    for file in (job.folder / "input" / "orders").iterdir():
+        file.unlink()
+    answer = why(JobAtCheckpoint(job.config), "a")
+    assert len(answer.causes) == 3
+    assert all(not cause.inputs for cause in answer.causes)
+
+
+def same(order: Order) -> Order:
+    return order
+
+
+def test_files_alone_are_known_behind_a_map():
+    mapped = orders().map(same).key_by("customer")
+    answer = why(JobAtCheckpoint(job_of(mapped.process("totals", Totals()).sink("out")).config), "a")
+    (cause,) = answer.causes
+    assert [(rows.file, rows.rows) for rows in cause.inputs] == [
+        (f"{number:06d}.parquet", None) for number in (1, 2, 3)
+    ]
+    assert answer.untold == [
+        "source 'orders': its rows reach the operator changed, or through another operator, so only its files are known."
+    ]
+
+
+def test_sink_limits_the_operators(job):
+    assert len(causes_of(job, sink="out")) == 3
+    assert causes_of(job, sink="other") == []
+    with pytest.raises(ConfigError, match="operator"):
+        causes_of(job, operator="other")
+
+
+class Answer(Struct, frozen=True):
+    customer: str
+
+
+class Down(AsyncFunction[Order, Answer]):
+    async def invoke(self, order, /):
+        raise ConnectionError("down")
+
+
+def test_calls_are_causes():
+    keyed = orders().key_by("customer")
+    keyed.process("totals", Totals()).sink("out")
+    retry = FixedDelay(max_retries=5, delay=timedelta(hours=100))
+    waits = keyed.async_wait(
+        "ask", Down(), mode=OutputMode.KEYED_ORDERED, timeout=None, retry=retry, park_after=timedelta(0)
+    )
+    (cause,) = causes_of(job_of(waits.sink("answers")))
+    assert cause.calls[0] == "ask: call waiting for retry, 1 attempt (last error: ConnectionError: down)"

@@ -220,6 +220,7 @@ _COMMANDS = {
     "check.register": ["check", "verify"],
     "jobs.register": ["jobs", "explain"],
     "status.register": ["status", "checkpoints"],
+    "top.register": ["top"],
     "state.register_state": ["state"],
     "sink.register": ["sink"],
     "state.register_history": ["history"],

@@ -45,26 +45,27 @@ def register_reads(app: typer.Typer) -> None:
 def timers(
     job: Job = None,
     *,
+    operator: OperatorOption = None,
     at: At = None,
     as_of: AsOf = None,
     limit: Limit = 50,
     show_all: All = False,
     branch: Branch = None,
 ) -> Report:
-    """List the registered timers of both domains (event and processing time), the next one first.
+    """List the registered timers of both domains (event and processing time), the next one first: 'headrace waiting --timers'.
 
     Timers that Headrace sets to clean up expired entries are counted at the end, and listed with --all.
 
     Example:  headrace timers flights -n 10
 
-    Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
+    Exit codes: 0; 2 for an unknown job, checkpoint or operator; 8 when its files are gone.
     """
     from headrace.readers.waiting import count_internal_timers, count_timers, list_timers
 
     opened = open_job(job, at, as_of, branch=branch)
-    left_out = 0 if show_all else count_internal_timers(opened)
-    rows = list_timers(opened, limit, internal=show_all)
-    total = total_of(rows, limit, lambda: count_timers(opened, internal=show_all))
+    left_out = 0 if show_all else count_internal_timers(opened, operator)
+    rows = list_timers(opened, limit, internal=show_all, operator=operator)
+    total = total_of(rows, limit, lambda: count_timers(opened, internal=show_all, operator=operator))
     return of_rows(opened, rows, "timers", total=total, timers_left_out=left_out)
 
 
@@ -145,8 +146,57 @@ def views(
 
 def register_waiting(app: typer.Typer) -> None:
     """Add the commands."""
+    app.command("waiting")(waiting)
     app.command("retries")(retries)
     app.command("requests")(requests)
+
+
+def waiting(
+    job: Job = None,
+    *,
+    calls: Annotated[bool, typer.Option("--calls", help="List the calls that wait for a service.")] = False,
+    held: Annotated[
+        bool, typer.Option("--held", help="List all input that is not done: calls, and records that are held.")
+    ] = False,
+    of_timers: Annotated[bool, typer.Option("--timers", help="List the timers.")] = False,
+    operator: OperatorOption = None,
+    at: At = None,
+    as_of: AsOf = None,
+    limit: Limit = 50,
+    show_all: All = False,
+    branch: Branch = None,
+) -> Report:
+    """Show all that waits, by operator: calls to services, records that are held, timers. Each can be listed.
+
+    Between runs nothing is called and no timer fires: the next run does what is due.
+
+    Example:  headrace waiting flights
+
+    Example:  headrace waiting flights --calls -n 10
+
+    Exit codes: 0; 2 for an unknown job, checkpoint or operator, or several lists at once; 8 when its files are gone.
+    """
+    from headrace.cli.output import rows_table, typed_rows
+    from headrace.readers.waiting import count_waiting
+
+    if calls + held + of_timers > 1:
+        msg = "--calls, --held and --timers are three lists: name one of them"
+        raise typer.BadParameter(msg)
+    if calls:
+        return retries(job, operator=operator, at=at, as_of=as_of, limit=limit, branch=branch)
+    if held:
+        return requests(job, operator=operator, at=at, as_of=as_of, limit=limit, branch=branch)
+    if of_timers:
+        return timers(job, operator=operator, at=at, as_of=as_of, limit=limit, show_all=show_all, branch=branch)
+    opened = open_job(job, at, as_of, branch=branch)
+    rows = count_waiting(opened, operator)
+    checkpoint = opened.checkpoint.checkpoint_id
+    return Report(
+        *facts(checkpoint=checkpoint, waiting=typed_rows(rows)),
+        rows_table(rows) if rows.rows else None,
+        f"{'what waits' if rows.rows else 'nothing waits'}, at checkpoint {checkpoint}",
+        "--calls, --held and --timers list them" if rows.rows else None,
+    )
 
 
 def retries(
@@ -158,7 +208,7 @@ def retries(
     limit: Limit = 50,
     branch: Branch = None,
 ) -> Report:
-    """List elements that wait for a service: since when, the number of calls, the last error, the next attempt.
+    """List elements that wait for a service, as 'headrace waiting --calls' does: since when, calls, last error, next attempt.
 
     The next attempt comes first. A run calls for the elements that are due; between runs nothing is called. In ordered mode,
     records after a waiting element are held as well: headrace requests JOB.
@@ -186,7 +236,7 @@ def requests(
     limit: Limit = 50,
     branch: Branch = None,
 ) -> Report:
-    """List unfinished input: elements of async operators, and records that operators hold.
+    """List unfinished input, as 'headrace waiting --held' does: elements of async operators, and records that operators hold.
 
     Status: `pending`, no call has failed; `waiting for retry`; `completed`, it has its results and waits for an earlier one;
     `held`, it waits in front of a keyed operator.

@@ -20,7 +20,7 @@ from headrace.cli.arguments import (
 )
 from headrace.cli.restore import of_checkpoint
 from headrace.names import counted
-from headrace.report import Report, Table, facts
+from headrace.report import Note, Report, Table, facts
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -229,7 +229,35 @@ def _of_the_file(config: JobConfig, number: int) -> str:
 
 def register_compact(app: typer.Typer) -> None:
     """Add the command."""
+    app.command("maintain")(maintain)
     app.command("compact")(compact)
+
+
+def maintain(
+    job: Job = None,
+    *,
+    every: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Compact only if at least this many runs have committed since the last compaction."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the files that would be removed.")] = False,
+    run_id: RunId = None,
+    branch: Branch = None,
+) -> Report:
+    """Compact the state tables, then remove the files that nothing needs any more: 'headrace compact' and 'headrace vacuum'.
+
+    Neither changes the live state, or a row of a sink. Each is a checkpoint of its own.
+
+    Example:  headrace maintain flights --every 7
+
+    Exit codes: 0, also when nothing was due; 2 unknown job; 3 while a run holds the job; 8 storage; 10 job and sink disagree.
+    """
+    from headrace.cli.restore import vacuum
+
+    compacted = None if dry_run else compact(job, every, run_id=run_id, branch=branch)
+    vacuumed = vacuum(job, dry_run, run_id=run_id, branch=branch)
+    blocks = () if compacted is None else (block for block in compacted.blocks if isinstance(block, Note))
+    return Report(*blocks, *vacuumed.blocks)
 
 
 def compact(  # noqa: PLR0917 - the command's options

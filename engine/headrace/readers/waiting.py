@@ -6,7 +6,7 @@ from headrace.readers.job_at import WITH_QUARANTINE, WITH_REQUESTS, JobAtCheckpo
 from headrace.readers.query import Rows
 from headrace.readers.sql import ask_sql
 from headrace.state.timers import DOMAINS
-from headrace.storage.predicate import NoneOf, OneOf
+from headrace.storage.predicate import Condition, NoneOf, OneOf
 from headrace.tables.schemas import QUARANTINE, TIMERS
 from headrace.tables.view import entries_of
 
@@ -22,6 +22,14 @@ _HELD = """
     FROM buffered_requests
 """
 _NOT_COMPLETED = "WHERE status <> 'completed'"
+
+_INTERNAL_DOMAINS = tuple(domain.name for domain in DOMAINS.values() if domain.is_internal)
+_COUNTED = "operator, count(*) AS number, min({}) AS first"
+_COUNTS = (
+    f"SELECT 'calls' AS waiting, {_COUNTED.format('next_attempt_at')} FROM async_requests GROUP BY ALL",  # noqa: S608 - our own names, as below
+    f"SELECT 'held' AS waiting, {_COUNTED.format('NULL::TIMESTAMPTZ')} FROM buffered_requests GROUP BY ALL",  # noqa: S608
+    f"SELECT 'timers' AS waiting, {_COUNTED.format('timestamp')} FROM timers WHERE domain NOT IN {_INTERNAL_DOMAINS} GROUP BY ALL",  # noqa: S608
+)
 
 
 def list_retries(job: JobAtCheckpoint, operator: str | None = None, limit: int = 50) -> Rows:
@@ -55,26 +63,40 @@ def count_requests(job: JobAtCheckpoint, operator: str | None = None) -> int:
     return sum(job.count_live(name, entries_of(operator)) for name in WITH_REQUESTS)
 
 
-_INTERNAL_DOMAINS = tuple(domain.name for domain in DOMAINS.values() if domain.is_internal)
-
 NOT_INTERNAL = NoneOf("domain", _INTERNAL_DOMAINS)
 """Condition for the timers of user code."""
 
 
-def list_timers(job: JobAtCheckpoint, limit: int = 50, *, internal: bool = False) -> Rows:
-    """Return registered timers, the next one first; with `internal`, include the engine's own."""
-    conditions = [] if internal else [NOT_INTERNAL]
-    return job.live_rows(TIMERS, conditions, "ORDER BY timestamp, operator, key LIMIT ?", [limit])
+def count_waiting(job: JobAtCheckpoint, operator: str | None = None) -> Rows:
+    """Return the numbers of all that waits, by what it is and operator, with the time of the first: its next attempt, or when it fires.
+
+    Raises `ConfigError` for an unknown operator.
+    """
+    check_operator(job, operator, (*WITH_REQUESTS, TIMERS))
+    parts = [ask_sql(job, query, entries_of(operator)) for query in _COUNTS]
+    return Rows(parts[0].columns, sorted((row for part in parts for row in part.rows), key=lambda row: row[:2]))
 
 
-def count_timers(job: JobAtCheckpoint, *, internal: bool = False) -> int:
+def list_timers(job: JobAtCheckpoint, limit: int = 50, *, internal: bool = False, operator: str | None = None) -> Rows:
+    """Return registered timers, the next one first; with `internal`, include the engine's own. Raises `ConfigError` for an unknown operator."""
+    check_operator(job, operator, (TIMERS,))
+    return job.live_rows(
+        TIMERS, _of_timers(operator, internal=internal), "ORDER BY timestamp, operator, key LIMIT ?", [limit]
+    )
+
+
+def count_timers(job: JobAtCheckpoint, *, internal: bool = False, operator: str | None = None) -> int:
     """Count the timers that `list_timers` lists without a limit."""
-    return job.count_live(TIMERS, [] if internal else [NOT_INTERNAL])
+    return job.count_live(TIMERS, _of_timers(operator, internal=internal))
 
 
-def count_internal_timers(job: JobAtCheckpoint) -> int:
+def count_internal_timers(job: JobAtCheckpoint, operator: str | None = None) -> int:
     """Count the engine's own timers: they clean up expired state exactly, and sweep materializers."""
-    return job.count_live(TIMERS, [OneOf("domain", _INTERNAL_DOMAINS)])
+    return job.count_live(TIMERS, [*entries_of(operator), OneOf("domain", _INTERNAL_DOMAINS)])
+
+
+def _of_timers(operator: str | None, *, internal: bool) -> list[Condition]:
+    return [*entries_of(operator), *([] if internal else [NOT_INTERNAL])]
 
 
 def list_quarantine(job: JobAtCheckpoint, limit: int = 50, operator: str | None = None) -> Rows:

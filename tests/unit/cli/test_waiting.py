@@ -92,3 +92,18 @@ def test_shortened_lists_say_the_total(headrace, delayed, command, what, total):
         in headrace(f"{command} -n 1 --at {delayed}").stdout
     )
     assert json_of(headrace, command, "-n", "1", "--at", str(delayed))["total"] == total
+
+
+def test_waiting_counts_by_kind_and_operator(headrace, delayed):
+    rows = json_of(headrace, "waiting", "--at", str(delayed))["waiting"]
+    assert [(row["waiting"], row["operator"], row["number"]) for row in rows if row["waiting"] != "timers"] == [
+        ("calls", "weather", 3),
+        ("held", "legs", 1),
+    ]
+    assert rows[0]["first"] == json_of(headrace, "retries", "--at", str(delayed))["waiting"][0]["next_attempt"]
+
+
+@pytest.mark.parametrize(("option", "command"), [("calls", "retries"), ("held", "requests"), ("timers", "timers")])
+def test_lists_of_waiting_are_those_commands(headrace, delayed, option, command):
+    assert json_of(headrace, "waiting", f"--{option}") == json_of(headrace, command)
+    assert headrace("waiting --calls --timers").exit_code == 2

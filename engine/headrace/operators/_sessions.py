@@ -14,12 +14,13 @@ import msgspec
 
 from headrace.api.batches import Bundle, BundledRecord, BundleFunction
 from headrace.api.changelog import StreamChanges
-from headrace.api.functions import Context
+from headrace.api.functions import Context, TimeDomain
 from headrace.api.options import WindowFunction
 from headrace.api.records import RowKind, Struct
 from headrace.api.states import AggregatingState, MapState, ValueState
 from headrace.operators._accumulators import BundledChanges, Change
 from headrace.operators._event_time import FIRST_TIME, LAST_TIME, check_in_calendar
+from headrace.operators._processing_time import ByProcessingTime, timed_name
 from headrace.operators._sliced_windows import FREE
 from headrace.operators._value_types import are_equal
 from headrace.operators._window_results import (
@@ -464,7 +465,15 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
 
 
 def session_aggregation(
-    name: str, result: WindowResult, /, *, shown: str, gap: int, lateness: int, early: int | None
+    name: str,
+    result: WindowResult,
+    /,
+    *,
+    shown: str,
+    gap: int,
+    lateness: int,
+    early: int | None,
+    time: TimeDomain = TimeDomain.EVENT_TIME,
 ) -> WindowFunction[Any, Any]:
     """Return the function that makes results of sessions. Names of its states begin with `name`. Lengths are in ms."""
     takes, gives = result.takes, result.gives
@@ -472,7 +481,7 @@ def session_aggregation(
         f"Emitted{gives.__name__}", [("result", result.result_type)], bases=(Emitted,), frozen=True
     )
 
-    name = state_name(name, early)
+    name = timed_name(state_name(name, early), time)
 
     class Aggregation(SessionAggregation[takes, gives]):  # type: ignore[valid-type]  # known when it is called
         sessions = MapState(name, str, Span)
@@ -481,7 +490,12 @@ def session_aggregation(
     class EarlyAggregation(Aggregation):
         emitted = ValueState(f"{name}_emitted", emitted_type)
 
-    kind = Aggregation if early is None else EarlyAggregation
+    plain = Aggregation if early is None else EarlyAggregation
+
+    class TimedAggregation(ByProcessingTime, plain):  # type: ignore[valid-type, misc]  # as above
+        pass
+
+    kind = plain if time is TimeDomain.EVENT_TIME else TimedAggregation
     return kind(shown, result, emitted_type, gap=gap, lateness=lateness, early=early)
 
 

@@ -15,13 +15,14 @@ from typing import Any, Final, Protocol, TypeVar
 
 from headrace.api.batches import Bundle, BundledRecord, BundleFunction, TimerBundle
 from headrace.api.changelog import StreamChanges
-from headrace.api.functions import Context
+from headrace.api.functions import Context, TimeDomain
 from headrace.api.options import WindowFunction
 from headrace.api.records import RowKind, Struct
 from headrace.api.states import AggregatingState, ValueState
 from headrace.operators._accumulators import BundledChanges, Change, sign_of
 from headrace.operators._event_time import check_in_calendar
 from headrace.operators._normalize import IN_WINDOW, unmatched
+from headrace.operators._processing_time import ByProcessingTime, timed_name
 from headrace.operators._window_results import (
     BOUNDS,
     EARLY,
@@ -353,7 +354,14 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
 
 
 def sliced_aggregation(
-    windows: Sliced, result: WindowResult, /, *, lateness: int, early: int | None, retracting: bool
+    windows: Sliced,
+    result: WindowResult,
+    /,
+    *,
+    lateness: int,
+    early: int | None,
+    retracting: bool,
+    time: TimeDomain = TimeDomain.EVENT_TIME,
 ) -> WindowFunction[Any, Any]:
     """Return the function that makes results of windows. `lateness` and `early` are in ms.
 
@@ -363,7 +371,7 @@ def sliced_aggregation(
         check_can_retract(result)
     takes, gives = result.takes, result.gives
 
-    name = state_name(windows.name, early)
+    name = timed_name(state_name(windows.name, early), time)
 
     class Aggregation(SlicedAggregation[takes, gives]):  # type: ignore[valid-type]  # known when it is called
         slices = AggregatingState(name, aggregate_function(result))
@@ -371,5 +379,10 @@ def sliced_aggregation(
     class EarlyAggregation(Aggregation):
         emitted = ValueState(f"{name}_emitted", result.result_type)
 
-    kind = Aggregation if early is None else EarlyAggregation
+    plain = Aggregation if early is None else EarlyAggregation
+
+    class TimedAggregation(ByProcessingTime, plain):  # type: ignore[valid-type, misc]  # as above
+        pass
+
+    kind = plain if time is TimeDomain.EVENT_TIME else TimedAggregation
     return kind(windows, result, lateness=lateness, early=early, retracting=retracting)

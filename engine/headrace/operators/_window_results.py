@@ -161,9 +161,9 @@ class _Rows(Struct):
 class RankedWindow(WindowResult):
     """First records of a window. Its result is the list of emitted records."""
 
-    def __init__(self, takes: type[Struct], ranks: Ranks, *, retracting: bool) -> None:
+    def __init__(self, takes: type[Struct], ranks: Ranks, *, retracting: bool, windowed: bool = True) -> None:
         """Take the ranking. `retracting` says that records may be retracted: then all records are kept. Errors are those of `Ranking`."""
-        self._ranking = Ranking(takes, ranks, windowed=True)
+        self._ranking = Ranking(takes, ranks, windowed=windowed)
         self._retracting = retracting
         self.takes, self.gives = takes, self._ranking.gives
         self.slice: Any = msgspec.defstruct(f"{takes.__name__}Ranks", [("first", self._ranking.rows)], bases=(_Rows,))

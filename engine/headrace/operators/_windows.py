@@ -13,10 +13,12 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from headrace.api.functions import TimeDomain
 from headrace.api.options import JoinFunction, Ranks, WindowFunction, WindowJoin, WindowOptions, Windows
 from headrace.api.records import Struct
 from headrace.operators._calendar import WEEKDAYS, CalendarUnit, Periods, check_calendar, periods_of, zone_word
 from headrace.operators._event_time import shown_length
+from headrace.operators._processing_time import check_takes_nothing_back
 from headrace.operators._result_record import ResultRecord
 from headrace.operators._sessions import session_aggregation
 from headrace.operators._sliced_windows import sliced_aggregation
@@ -49,9 +51,10 @@ class _SlicedWindows(Windows):
         return window_join(self, join)
 
     def _function(self: Any, result: WindowResult, options: WindowOptions) -> WindowFunction[Any, Any]:
-        lateness = _length("allowed_lateness", options.allowed_lateness, least=_ZERO)
-        early = None if options.early is None else _length("early", options.early)
-        return sliced_aggregation(self, result, lateness=lateness, early=early, retracting=options.retracting)
+        lateness, early = _lateness(options), None if options.early is None else _length("early", options.early)
+        return sliced_aggregation(
+            self, result, lateness=lateness, early=early, retracting=options.retracting, time=options.time
+        )
 
 
 class _EqualSlices(_SlicedWindows):
@@ -322,10 +325,11 @@ class Session(Windows):
         raise ValueError(msg)
 
     def _function(self, result: WindowResult, options: WindowOptions) -> WindowFunction[Any, Any]:
-        lateness = _length("allowed_lateness", options.allowed_lateness, least=_ZERO)
-        early = None if options.early is None else _length("early", options.early)
+        lateness, early = _lateness(options), None if options.early is None else _length("early", options.early)
         gap = self.gap // _MILLISECOND
-        return session_aggregation(self.name, result, shown=str(self), gap=gap, lateness=lateness, early=early)
+        return session_aggregation(
+            self.name, result, shown=str(self), gap=gap, lateness=lateness, early=early, time=options.time
+        )
 
     @staticmethod
     def _check(options: WindowOptions) -> None:
@@ -353,6 +357,16 @@ def _length(what: str, given: object, least: timedelta = _MILLISECOND) -> int:
         raise ValueError(msg)
     _check_whole(what, given)
     return given // _MILLISECOND
+
+
+def _lateness(options: WindowOptions) -> int:
+    """Return the allowed lateness in ms. Raises `ValueError` for windows of processing time that take late records, or retractions."""
+    lateness = _length("allowed_lateness", options.allowed_lateness, least=_ZERO)
+    if options.time is TimeDomain.PROCESSING_TIME:
+        check_takes_nothing_back(retracting=options.retracting)
+        if lateness:
+            raise ValueError("no record is late in windows of processing time: leave allowed_lateness out")
+    return lateness
 
 
 def _check_offset(offset: object, of_what: str, length: int) -> None:

@@ -83,10 +83,10 @@ class FollowedLineage:
         ]
 
     def now(self) -> int:
-        """Return the time of the lineage (ms). It stands still while a branch makes a micro-batch that its job did not make."""
-        if not self._is_branch:
-            return clock.now()
-        return self._reached() if self.next() is not None else max(clock.now(), self._reached())
+        """Return the time of the lineage (ms). It never goes back, and stands still while a branch makes a micro-batch that its job did not make."""
+        if self._is_branch and self.next() is not None:
+            return self._reached()
+        return max(clock.now(), self._reached())
 
     def began(self, followed: Checkpoint) -> int:
         """Return the begin (ms) of the micro-batch that follows one of the job; never before the begin of an earlier one."""

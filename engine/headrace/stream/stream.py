@@ -17,6 +17,7 @@ from headrace.api.functions import (
     KeyedCoProcessFunction,
     KeyedFunction,
     KeyedProcessFunction,
+    TimeDomain,
     function_types,
     is_blocking,
 )
@@ -79,6 +80,7 @@ from headrace.options import Strategy
 from headrace.stream.aggregation import (
     WindowedBase,
     aggregate_function,
+    check_time,
     window_aggregate_function,
     window_join_function,
     window_match_function,
@@ -441,16 +443,20 @@ class Stream(StreamBase[R]):
         node = self._pipeline._add(Process(name, str(self._key), function, emits=emits), self._use())
         return ProcessedStream(self._pipeline, node, gives)
 
-    def window(self, windows: Windows, /) -> WindowedStream[R]:
-        """Group the records of each key by windows of event time (from `headrace.operators`); `aggregate`, `top` or a join must follow.
+    def window(self, windows: Windows, /, *, time: TimeDomain = TimeDomain.EVENT_TIME) -> WindowedStream[R]:
+        """Group the records of each key by windows (from `headrace.operators`); `aggregate`, `top` or a join must follow.
 
-        Raises `ValueError` for a stream that is not keyed, `TypeError` for other windows.
+        `time` is the clock of the windows. By `TimeDomain.PROCESSING_TIME`, a record is in the windows of its
+        micro-batch's time, a window fires with the first micro-batch at or after its end, and no record is late.
+
+        Raises `ValueError` for a stream that is not keyed, `TypeError` for other windows, and a `time` that is no `TimeDomain`.
         """
         if self._key is None:
             msg = f"window() of '{self._origin}' needs a key: call key_by() before it"
             raise ValueError(msg)
         check_function("window()", windows, Windows)
-        return WindowedStream(self, windows)
+        check_time("window()", time)
+        return WindowedStream(self, windows, time)
 
     # ----------------------------------------------------------------------------------------- calls, sinks
 
@@ -1272,10 +1278,11 @@ class WindowedStream(WindowedBase[R]):
 
     _stream: Stream[R]
 
-    def __init__(self, stream: Stream[R], windows: Windows) -> None:
-        """Hold the stream and its windows; `Stream.window` calls this."""
+    def __init__(self, stream: Stream[R], windows: Windows, time: TimeDomain) -> None:
+        """Hold the stream, its windows and their clock; `Stream.window` calls this."""
         self._stream = stream
         self._windows = windows
+        self._time = time
 
     @overload
     def aggregate(

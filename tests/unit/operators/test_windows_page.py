@@ -16,6 +16,7 @@ from tests.jobs.home import PROJECT
 
 PAGE = (PROJECT / "docs" / "windows.md").read_text()
 HOUR = 3_600_000
+NOON = 1_580_000_000_000
 
 
 @pytest.fixture
@@ -91,3 +92,24 @@ def test_days_of_a_zone_equal_the_page(page):
         == [(row.window_end - row.window_start) // HOUR for row in days]
         == [24, 23, 24]
     )
+
+
+def test_schedule_of_the_page_makes_its_windows(page):
+    ten = NOON - NOON % (24 * HOUR) + 10 * HOUR
+    harness = PipelineHarness(page.arrivals, now=ten)
+    shown = []
+    for minute, orders in ((0, 3), (5, 2), (10, 4), (60, 9)):
+        harness.clock.reach(ten + minute * HOUR // 60)
+        harness.feed("orders", [page.Order("a", "ann", 0, 5)] * orders)
+        before = harness.sink("arrivals_by_ten_minutes")
+        harness.run()
+        new = [row for row in harness.sink("arrivals_by_ten_minutes") if row not in before]
+        shown.append([((row.window_start - ten) * 60 // HOUR, row.orders) for row in new])
+    assert shown == [[], [], [(0, 5)], [(10, 4)]]
+
+
+def test_trend_of_the_page_begins_small(page):
+    harness = PipelineHarness(page.trend)
+    harness.feed("orders", [page.Order("a", "ann", 0, 5)] * 119)
+    harness.run()
+    assert sorted(row.orders for row in harness.sink("trend")) == [*range(10, 100, 10), 100, 100]

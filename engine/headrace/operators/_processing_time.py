@@ -1,0 +1,125 @@
+"""Operators by processing time: the time of a micro-batch stands in for the event time of its records.
+
+An operator is written once, for event time. By processing time it sees, in a micro-batch of time T:
+
+    event time                            processing time
+    event time of a record                T
+    watermark before the record           T - 1: no later micro-batch has an earlier time
+    timer at t, when a watermark says     timer at t + 1: it fires at the start of the first micro-batch from
+    that nothing up to t can come         t + 1 on, before its records
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from headrace.api.functions import Context, TimeDomain
+from headrace.api.records import RowKind
+
+
+def timed_name(name: str, time: TimeDomain) -> str:
+    """Return the name of a state: one by processing time never reads times of events."""
+    return name if time is TimeDomain.EVENT_TIME else f"{name}_by_processing_time"
+
+
+class _TimedContext:
+    """Context of a record or timer by processing time; it holds the timers, too."""
+
+    __slots__ = ("_ctx", "timestamp", "watermark")
+
+    def __init__(self, ctx: Context, timestamp: int, watermark: int) -> None:
+        self._ctx = ctx
+        self.timestamp = timestamp
+        self.watermark = watermark
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+    @property
+    def timers(self) -> _TimedContext:
+        return self
+
+    def register_event_time(self, timestamp: int, /, namespace: str = "") -> None:
+        self._ctx.timers.register_processing_time(timestamp + 1, namespace)
+
+    def delete_event_time(self, timestamp: int, /, namespace: str = "") -> None:
+        self._ctx.timers.delete_processing_time(timestamp + 1, namespace)
+
+    def register_processing_time(self, timestamp: int, /, namespace: str = "") -> None:
+        self._ctx.timers.register_processing_time(timestamp, namespace)
+
+    def delete_processing_time(self, timestamp: int, /, namespace: str = "") -> None:
+        self._ctx.timers.delete_processing_time(timestamp, namespace)
+
+    def collect(
+        self, record: msgspec.Struct, /, kind: RowKind = RowKind.INSERT, *, timestamp: int | None = None
+    ) -> None:
+        self._ctx.collect(record, kind, timestamp=self.timestamp if timestamp is None else timestamp)
+
+
+def _of_record(ctx: Context) -> Context:
+    """Return the context of a record. Raises `ValueError` for a retraction."""
+    if ctx.row_kind.is_retraction:
+        msg = f"processing time cannot take a record back, and this one is {ctx.row_kind.symbol}: {_WAY_OUT}"
+        raise ValueError(msg)
+    now = ctx.processing_time
+    return cast("Context", _TimedContext(ctx, now, now - 1))
+
+
+class _ByProcessingTime:
+    """Base class of the classes below: what fires, and what `headrace explain` shows."""
+
+    takes_bundles = False
+    takes_timers = False
+
+    async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
+        """Fire the timer that the operator has set for the millisecond before."""
+        at = timestamp - 1
+        await super().on_timer(at, cast("Context", _TimedContext(ctx, at, at)))  # type: ignore[misc]
+
+    def side_types(self) -> dict[str, type[msgspec.Struct]]:
+        """Return no side outputs: no record is late."""
+        return {}
+
+    def described(self) -> dict[str, Any]:
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
+        shown = super().described()  # type: ignore[misc]
+        for name in ("allowed_lateness", "late_records"):
+            shown.pop(name, None)
+        freed = shown["state_freed"].replace("the watermark", "the processing time of a micro-batch")
+        return {**shown, "time": "processing time of the micro-batch", "state_freed": freed}
+
+
+class ByProcessingTime(_ByProcessingTime):
+    """Makes an operator of one input work by processing time: the first base class of its own class."""
+
+    async def process(self, record: Any, ctx: Context, /) -> None:
+        """Take a record at the time of its micro-batch. Raises `ValueError` for a retraction."""
+        await super().process(record, _of_record(ctx))  # type: ignore[misc]
+
+
+class JoinByProcessingTime(_ByProcessingTime):
+    """Makes an operator of two inputs work by processing time: the first base class of its own class."""
+
+    async def process1(self, record: Any, ctx: Context, /) -> None:
+        """Take a left record at the time of its micro-batch. Raises `ValueError` for a retraction."""
+        await super().process1(record, _of_record(ctx))  # type: ignore[misc]
+
+    async def process2(self, record: Any, ctx: Context, /) -> None:
+        """Take a right record at the time of its micro-batch. Raises `ValueError` for a retraction."""
+        await super().process2(record, _of_record(ctx))  # type: ignore[misc]
+
+
+_WAY_OUT = (
+    "it comes in another micro-batch than the record that it takes back, so in another window: use event time, or additions(), "
+    "which makes each version of a record a new one"
+)
+
+
+def check_takes_nothing_back(*, retracting: bool) -> None:
+    """Raise `ValueError` for a stream that may retract records."""
+    if retracting:
+        msg = f"processing time needs a stream that takes nothing back, and this one may have -U or -D: {_WAY_OUT}"
+        raise ValueError(msg)

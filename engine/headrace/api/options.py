@@ -255,6 +255,18 @@ class JoinFunction(KeyedCoProcessFunction[In, In2, Out], OperatorFunction):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """When a window emits early results: what `every` and `after_rows` of `headrace.operators` return. One of `step` and `rows` is given."""
+
+    step: int | None = None
+    """Step of processing time (ms)."""
+    rows: int | None = None
+    """Number of rows of the window."""
+    purging: bool = False
+    """True: each result has only the records since the one before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WindowOptions:
     """When windows of a keyed stream fire, and which late records they take."""
 
@@ -266,8 +278,8 @@ class WindowOptions:
     """Clock of the windows."""
     allowed_lateness: timedelta = timedelta(0)
     """How long after its end a window takes late records."""
-    early: timedelta | None = None
-    """Step of time after which a window emits its result so far; None: only at its end."""
+    early: timedelta | Trigger | None = None
+    """Step of the windows' time after which a window emits its result so far, or another trigger; None: only at its end."""
 
 
 class Windows(abc.ABC):

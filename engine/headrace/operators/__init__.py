@@ -7,6 +7,7 @@ from headrace.operators._count_windows import CountWindow
 from headrace.operators._group_aggregation import running_aggregate
 from headrace.operators._ranking import Rank
 from headrace.operators._row_functions import Lag, Lead, RowNumber
+from headrace.operators._triggers import after_rows, every
 from headrace.operators._windows import Calendar, Cumulative, Hopping, Session, Tumbling
 
 __all__ = [
@@ -33,5 +34,7 @@ __all__ = [
     "Tumbling",
     "ValidFrom",
     "ValidTo",
+    "after_rows",
+    "every",
     "running_aggregate",
 ]

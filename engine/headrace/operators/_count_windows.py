@@ -181,11 +181,8 @@ def _count_aggregation(
     windows: CountWindow, result: WindowResult, slide: int, ttl: StateTtl | None
 ) -> WindowFunction[Any, Any]:
     takes, gives = result.takes, result.gives
-    stored: Any = msgspec.defstruct(
-        f"Counted{gives.__name__}",
-        [("rows", int), ("parts", list[result.slice])],
-        bases=(_Counted,),  # type: ignore[name-defined]  # known when it is called
-    )
+    fields: Any = [("rows", int), ("parts", list[result.slice])]  # type: ignore[name-defined]  # known when it is called
+    stored: Any = msgspec.defstruct(f"Counted{gives.__name__}", fields, bases=(_Counted,))
 
     class Aggregation(CountAggregation[takes, gives]):  # type: ignore[valid-type]  # known when it is called
         counted = ValueState(windows.name, stored, ttl=ttl)

@@ -11,12 +11,18 @@ An operator is written once, for event time. By processing time it sees, in a mi
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
-from headrace.api.functions import Context, TimeDomain
+from headrace.api.functions import Context, KeyedCoProcessFunction, KeyedFunction, TimeDomain
 from headrace.api.records import RowKind
+
+F = TypeVar("F", bound=KeyedFunction)
+
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def timed_name(name: str, time: TimeDomain) -> str:
@@ -68,7 +74,7 @@ def _of_record(ctx: Context) -> Context:
     return cast("Context", _TimedContext(ctx, now, now - 1))
 
 
-class _ByProcessingTime:
+class _InProcessingTime:
     """Base class of the classes below: what fires, and what `headrace explain` shows."""
 
     takes_bundles = False
@@ -92,16 +98,16 @@ class _ByProcessingTime:
         return {**shown, "time": "processing time of the micro-batch", "state_freed": freed}
 
 
-class ByProcessingTime(_ByProcessingTime):
-    """Makes an operator of one input work by processing time: the first base class of its own class."""
+class _OneInput(_InProcessingTime):
+    """Makes an operator of one input work by processing time."""
 
     async def process(self, record: Any, ctx: Context, /) -> None:
         """Take a record at the time of its micro-batch. Raises `ValueError` for a retraction."""
         await super().process(record, _of_record(ctx))  # type: ignore[misc]
 
 
-class JoinByProcessingTime(_ByProcessingTime):
-    """Makes an operator of two inputs work by processing time: the first base class of its own class."""
+class _TwoInputs(_InProcessingTime):
+    """Makes an operator of two inputs work by processing time."""
 
     async def process1(self, record: Any, ctx: Context, /) -> None:
         """Take a left record at the time of its micro-batch. Raises `ValueError` for a retraction."""
@@ -110,6 +116,13 @@ class JoinByProcessingTime(_ByProcessingTime):
     async def process2(self, record: Any, ctx: Context, /) -> None:
         """Take a right record at the time of its micro-batch. Raises `ValueError` for a retraction."""
         await super().process2(record, _of_record(ctx))  # type: ignore[misc]
+
+
+def in_time(kind: type[F], time: TimeDomain, attributes: Mapping[str, Any] = _NONE) -> type[F]:
+    """Return the class of an operator, written for event time, that goes by `time`, with further `attributes`, such as states."""
+    inputs = _TwoInputs if issubclass(kind, KeyedCoProcessFunction) else _OneInput
+    bases = (kind,) if time is TimeDomain.EVENT_TIME else (inputs, kind)
+    return type(kind.__name__, bases, dict(attributes))
 
 
 _WAY_OUT = (

@@ -12,7 +12,7 @@ from headrace.api.options import JoinFunction, WindowJoin
 from headrace.api.records import Struct
 from headrace.api.states import ListState
 from headrace.operators._event_time import check_in_calendar
-from headrace.operators._processing_time import JoinByProcessingTime, check_takes_nothing_back, timed_name
+from headrace.operators._processing_time import check_takes_nothing_back, in_time, timed_name
 from headrace.operators._sliced_windows import Sliced, last_slices
 from headrace.operators._value_types import are_equal
 
@@ -125,8 +125,4 @@ def window_join(windows: Sliced, join: WindowJoin, /) -> JoinFunction[Any, Any, 
         left = ListState(f"{name}_left", takes)
         right = ListState(f"{name}_right", joins)
 
-    class TimedWindowJoining(JoinByProcessingTime, WindowJoining):
-        pass
-
-    kind = WindowJoining if join.time is TimeDomain.EVENT_TIME else TimedWindowJoining
-    return kind(windows, join)
+    return in_time(WindowJoining, join.time)(windows, join)

@@ -18,6 +18,7 @@ from headrace.api.states import AggregateFunction
 from headrace.names import counted
 from headrace.operators._accumulators import BundledChanges, Change
 from headrace.operators._ranking import Ranking, merged
+from headrace.operators._triggers import Early, purges
 from headrace.operators._value_types import are_equal
 
 WINDOW_START = "window_start"
@@ -249,12 +250,15 @@ EARLY = "early "
 """Prefix of the namespace of a timer that emits an early result; the window's identifier follows."""
 
 
-def state_name(windows: str, early: int | None) -> str:
+def state_name(windows: str, early: Early) -> str:
     """Return the name of the windows' state.
 
     The name says whether there are early results: without them, early results of open windows would never be retracted.
+    Where results purge a window, its state has not all of its records.
     """
-    return windows if early is None else f"{windows}_early"
+    if early is None:
+        return windows
+    return f"{windows}_{'panes' if purges(early) else 'early'}"
 
 
 def next_step(start: int, end: int, step: int, watermark: int) -> int | None:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from headrace.api.functions import TimeDomain
-from headrace.api.options import JoinFunction, Ranks, WindowFunction, WindowJoin, WindowOptions, Windows
+from headrace.api.options import JoinFunction, Ranks, Trigger, WindowFunction, WindowJoin, WindowOptions, Windows
 from headrace.api.records import Struct
 from headrace.operators._calendar import WEEKDAYS, CalendarUnit, Periods, check_calendar, periods_of, zone_word
 from headrace.operators._event_time import shown_length
@@ -22,6 +22,7 @@ from headrace.operators._processing_time import check_takes_nothing_back
 from headrace.operators._result_record import ResultRecord
 from headrace.operators._sessions import session_aggregation
 from headrace.operators._sliced_windows import sliced_aggregation
+from headrace.operators._triggers import Early, purges
 from headrace.operators._window_join import window_join
 from headrace.operators._window_results import RankedWindow, WindowResult
 
@@ -51,7 +52,11 @@ class _SlicedWindows(Windows):
         return window_join(self, join)
 
     def _function(self: Any, result: WindowResult, options: WindowOptions) -> WindowFunction[Any, Any]:
-        lateness, early = _lateness(options), None if options.early is None else _length("early", options.early)
+        lateness, early = _lateness(options), _early(options)
+        if purges(early) and len(self.ends_of(self.slice_of(0))) > 1:
+            raise ValueError(
+                f"windows that overlap share their records, and purging=True would take them out of all: leave it out, or use {_NOT_OVERLAPPING}"
+            )
         return sliced_aggregation(
             self, result, lateness=lateness, early=early, retracting=options.retracting, time=options.time
         )
@@ -325,7 +330,7 @@ class Session(Windows):
         raise ValueError(msg)
 
     def _function(self, result: WindowResult, options: WindowOptions) -> WindowFunction[Any, Any]:
-        lateness, early = _lateness(options), None if options.early is None else _length("early", options.early)
+        lateness, early = _lateness(options), _early(options)
         gap = self.gap // _MILLISECOND
         return session_aggregation(
             self.name, result, shown=str(self), gap=gap, lateness=lateness, early=early, time=options.time
@@ -367,6 +372,23 @@ def _lateness(options: WindowOptions) -> int:
         if lateness:
             raise ValueError("no record is late in windows of processing time: leave allowed_lateness out")
     return lateness
+
+
+def _early(options: WindowOptions) -> Early:
+    """Return when early results are emitted. Raises `ValueError` where purging would lose what corrections need."""
+    early = options.early
+    if not isinstance(early, Trigger):
+        return None if early is None else _length("early", early)
+    if early.purging and options.allowed_lateness:
+        raise ValueError("purging=True keeps nothing that a late record could correct: leave allowed_lateness out")
+    if early.purging and options.retracting:
+        raise ValueError(
+            "purging=True keeps nothing that -U and -D could take back, and this stream may have them: leave it out"
+        )
+    return early
+
+
+_NOT_OVERLAPPING = "Tumbling, Calendar or Session windows"
 
 
 def _check_offset(offset: object, of_what: str, length: int) -> None:

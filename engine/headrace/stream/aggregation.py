@@ -18,6 +18,7 @@ from headrace.api.options import (
     NullKeys,
     Ranks,
     Results,
+    Trigger,
     WindowFunction,
     WindowJoin,
     WindowOptions,
@@ -83,7 +84,7 @@ def window_aggregate_function(
     aggregates: Mapping[str, Any],
     *,
     allowed_lateness: timedelta,
-    early: timedelta | None,
+    early: timedelta | Trigger | None,
 ) -> tuple[WindowFunction[Any, Any], type[Any]]:
     """Return the function of `WindowedStream.aggregate`, and the type of its results."""
     stream, options = windowed._stream, _options(windowed, allowed_lateness, early)
@@ -143,7 +144,7 @@ def window_top_function(
     result: type[Any] | None,
     *,
     allowed_lateness: timedelta,
-    early: timedelta | None,
+    early: timedelta | Trigger | None,
 ) -> WindowFunction[Any, Any]:
     """Return the function of `WindowedStream.top`."""
     if result is not None:
@@ -238,7 +239,9 @@ def _joining(join: str, windowed: WindowedBase[Any], joined: WindowJoin) -> Join
         raise ValueError(msg) from None
 
 
-def _options(windowed: WindowedBase[Any], allowed_lateness: timedelta, early: timedelta | None) -> WindowOptions:
+def _options(
+    windowed: WindowedBase[Any], allowed_lateness: timedelta, early: timedelta | Trigger | None
+) -> WindowOptions:
     stream = windowed._stream
     assert stream._key is not None  # noqa: S101 - Stream.window has looked
     return WindowOptions(

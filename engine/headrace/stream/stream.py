@@ -47,7 +47,18 @@ from headrace.api.graph import (
     UpsertMaterialize,
     name_of,
 )
-from headrace.api.options import History, JoinType, Late, NullKeys, Ranks, WindowFunction, Windows, matched, unmatched
+from headrace.api.options import (
+    History,
+    JoinType,
+    Late,
+    NullKeys,
+    Ranks,
+    Trigger,
+    WindowFunction,
+    Windows,
+    matched,
+    unmatched,
+)
 from headrace.api.records import RowKind
 from headrace.api.services import (
     AsyncRetryStrategy,
@@ -1286,7 +1297,13 @@ class WindowedStream(WindowedBase[R]):
 
     @overload
     def aggregate(
-        self, name: str, result: type[S], /, *, allowed_lateness: timedelta = ..., early: timedelta | None = ...
+        self,
+        name: str,
+        result: type[S],
+        /,
+        *,
+        allowed_lateness: timedelta = ...,
+        early: timedelta | Trigger | None = ...,
     ) -> AggregatedStream[S]: ...
 
     @overload
@@ -1296,7 +1313,7 @@ class WindowedStream(WindowedBase[R]):
         /,
         *,
         allowed_lateness: timedelta = ...,
-        early: timedelta | None = ...,
+        early: timedelta | Trigger | None = ...,
         **aggregates: Aggregation,
     ) -> AggregatedStream[Any]: ...
 
@@ -1307,7 +1324,7 @@ class WindowedStream(WindowedBase[R]):
         /,
         *,
         allowed_lateness: timedelta = timedelta(0),
-        early: timedelta | None = None,
+        early: timedelta | Trigger | None = None,
         **aggregates: Aggregation,
     ) -> AggregatedStream[Any]:
         """Emit one `result` for each key and window that has records, when the watermark reaches the window's end.
@@ -1334,11 +1351,12 @@ class WindowedStream(WindowedBase[R]):
         `early` is a step of event time, counted from the window's start: when the watermark reaches the end of a step,
         the window emits its result so far, and corrects it after the next step or at its end. If a session has grown
         since its early result, that result is deleted, and a new one inserted; where several sessions merge, their
-        early results are deleted at once.
+        early results are deleted at once. `early=every(timedelta(minutes=5))` counts steps of processing time, and
+        `early=after_rows(1000)` rows; with `purging=True`, each of their results has only the records since the one before it.
 
         Raises `TypeError` for a field whose annotation does not define it, or has another type than its aggregate
-        gives; `ValueError` for a negative lateness, an early step below 1 ms, a field that the record lacks, and a
-        stream that retracts records where an aggregate cannot.
+        gives; `ValueError` for a negative lateness, an early step below 1 ms, a field that the record lacks, a
+        stream that retracts records where an aggregate cannot, and for purging where records are still needed.
         """
         function, gives = window_aggregate_function(
             self, name, result, aggregates, allowed_lateness=allowed_lateness, early=early
@@ -1357,7 +1375,7 @@ class WindowedStream(WindowedBase[R]):
         ties: bool = ...,
         result: None = ...,
         allowed_lateness: timedelta = ...,
-        early: timedelta | None = ...,
+        early: timedelta | Trigger | None = ...,
     ) -> AggregatedStream[R]: ...
 
     @overload
@@ -1372,7 +1390,7 @@ class WindowedStream(WindowedBase[R]):
         ties: bool = ...,
         result: type[S],
         allowed_lateness: timedelta = ...,
-        early: timedelta | None = ...,
+        early: timedelta | Trigger | None = ...,
     ) -> AggregatedStream[S]: ...
 
     def top(
@@ -1386,7 +1404,7 @@ class WindowedStream(WindowedBase[R]):
         ties: bool = False,
         result: type[Any] | None = None,
         allowed_lateness: timedelta = timedelta(0),
-        early: timedelta | None = None,
+        early: timedelta | Trigger | None = None,
     ) -> AggregatedStream[Any]:
         """Emit the first `n` records of each key and window by `by`, when the watermark reaches the window's end.
 

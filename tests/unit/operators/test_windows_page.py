@@ -113,3 +113,20 @@ def test_trend_of_the_page_begins_small(page):
     harness.feed("orders", [page.Order("a", "ann", 0, 5)] * 119)
     harness.run()
     assert sorted(row.orders for row in harness.sink("trend")) == [*range(10, 100, 10), 100, 100]
+
+
+def test_panes_of_the_page_have_each_order_once(page):
+    harness = PipelineHarness(page.panes)
+    harness.feed("orders", [page.Order("a", "ann", at, 5) for at in range(5)])
+    harness.run(end_of_input=True)
+    assert sorted(row.orders for row in harness.sink("panes")) == [1, 2, 2]
+
+
+def test_running_results_show_earlier_runs(page):
+    harness, shown = PipelineHarness(page.running, now=NOON), []
+    for _ in range(3):
+        harness.feed("orders", [page.Order("a", "ann", 0, 5)])
+        harness.run()
+        shown.append([row.orders for row in harness.sink("running")])
+        harness.clock.advance(HOUR // 12)
+    assert shown == [[], [1], [2]]

@@ -95,7 +95,8 @@ class _InProcessingTime:
         for name in ("allowed_lateness", "late_records"):
             shown.pop(name, None)
         freed = shown["state_freed"].replace("the watermark", "the processing time of a micro-batch")
-        return {**shown, "time": "processing time of the micro-batch", "state_freed": freed}
+        kept = shown["state_kept"].replace("event time", "processing time")
+        return {**shown, "time": "processing time of the micro-batch", "state_kept": kept, "state_freed": freed}
 
 
 class _OneInput(_InProcessingTime):

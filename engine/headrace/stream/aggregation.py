@@ -43,13 +43,6 @@ class WindowedBase(Generic[R]):
     _time: TimeDomain
 
 
-def check_time(taker: str, time: object) -> None:
-    """Raise `TypeError` unless `time` is a `TimeDomain`. `taker` names the method."""
-    if not isinstance(time, TimeDomain):
-        msg = f"{taker}: time must be TimeDomain.EVENT_TIME or TimeDomain.PROCESSING_TIME, not {time!r:.60}"
-        raise TypeError(msg)
-
-
 def aggregate_function(
     stream: StreamBase[Any],
     name: str,

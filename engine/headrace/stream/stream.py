@@ -91,13 +91,12 @@ from headrace.options import Strategy
 from headrace.stream.aggregation import (
     WindowedBase,
     aggregate_function,
-    check_time,
     window_aggregate_function,
     window_join_function,
     window_match_function,
     window_top_function,
 )
-from headrace.stream.base import Fields, StreamBase, fields_of, fields_or_none
+from headrace.stream.base import Fields, StreamBase, check_time, fields_of, fields_or_none
 from headrace.stream.changelog import (
     applied_changes,
     has_primary_key,
@@ -783,6 +782,7 @@ class Stream(StreamBase[R]):
         how: JoinType = JoinType.INNER,
         within: tuple[timedelta, timedelta] | None = None,
         on: Callable[[R, S], object] | None = None,
+        time: TimeDomain = TimeDomain.EVENT_TIME,
         state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None = None,
         null_keys: NullKeys = NullKeys.KEEP,
     ) -> OperatorStream[T]:
@@ -799,7 +799,8 @@ class Stream(StreamBase[R]):
         **With `within`**, an interval join: `other.time - this.time` lies from `low` to `high`, both included. Both
         sides only add records, and so does the result. A record without a match is emitted once the watermark has
         passed its interval. The watermark frees the state. A record behind the watermark is dropped, or goes to the
-        side output `late_left` or `late_right`, if you declare it: `.side("late_left", Order)`.
+        side output `late_left` or `late_right`, if you declare it: `.side("late_left", Order)`. By
+        `time=TimeDomain.PROCESSING_TIME`, the times are those of the records' micro-batches, and no record is late.
 
         **Without it**, a regular join: every record of one side with every record of the other, for as long as both are
         kept. Sides may retract records, and the result then does, too. `state_ttl` bounds the state: a duration or
@@ -818,6 +819,7 @@ class Stream(StreamBase[R]):
             how=how,
             within=within,
             on=on,
+            time=time,
             state_ttl=state_ttl,
             null_keys=null_keys,
         )
@@ -1023,7 +1025,13 @@ class Stream(StreamBase[R]):
         return self._operated(name, function, gives)
 
     def first_by_time(
-        self, name: str, /, *, at_watermark: bool = False, state_ttl: AnyTtl | None = None
+        self,
+        name: str,
+        /,
+        *,
+        at_watermark: bool = False,
+        time: TimeDomain = TimeDomain.EVENT_TIME,
+        state_ttl: AnyTtl | None = None,
     ) -> OperatorStream[R]:
         """Keep the first record of each key by event time; needs `key_by` before it. Of one timestamp, the first to arrive stays.
 
@@ -1032,18 +1040,24 @@ class Stream(StreamBase[R]):
         watermark are dropped. `state_ttl` bounds the state: a key counts as new again when this time (a duration or
         `StateTtl`) has passed since its row was written, or never (`Lifetime.FOREVER`).
 
-        Raises `ValueError` without a key or `state_ttl`, and for a stream that may retract records: use `top` with
+        By `time=TimeDomain.PROCESSING_TIME`, the first record to arrive stays, as an insert, and a duration as `state_ttl`
+        counts processing time.
+
+        Raises `ValueError` without a key or `state_ttl`, for `at_watermark` by processing time, and for a stream that may retract records: use `top` with
         `n=1` there.
         """
-        function = first_by_time_function(self, name, at_watermark=at_watermark, state_ttl=state_ttl)
+        function = first_by_time_function(self, name, at_watermark=at_watermark, time=time, state_ttl=state_ttl)
         return self._operated(name, function, self._record)
 
-    def last_by_time(self, name: str, /, *, state_ttl: AnyTtl | None = None) -> OperatorStream[R]:
+    def last_by_time(
+        self, name: str, /, *, time: TimeDomain = TimeDomain.EVENT_TIME, state_ttl: AnyTtl | None = None
+    ) -> OperatorStream[R]:
         """Keep the last record of each key by event time; needs `key_by` before it. Of one timestamp, the last to arrive stays.
 
-        It is emitted at once; each later one replaces it (`-U`, `+U`). `state_ttl` and errors are as for `first_by_time`.
+        It is emitted at once; each later one replaces it (`-U`, `+U`). By `time=TimeDomain.PROCESSING_TIME`, the last to
+        arrive stays. `state_ttl` and errors are as for `first_by_time`.
         """
-        return self._operated(name, last_by_time_function(self, name, state_ttl=state_ttl), self._record)
+        return self._operated(name, last_by_time_function(self, name, time=time, state_ttl=state_ttl), self._record)
 
     def join_as_of(
         self,
@@ -1054,6 +1068,7 @@ class Stream(StreamBase[R]):
         emit: Callable[[R, Any], T],
         how: JoinType = JoinType.INNER,
         record: type[T] | None = None,
+        time: TimeDomain = TimeDomain.EVENT_TIME,
         state_ttl: AnyTtl | None = None,
         null_keys: NullKeys = NullKeys.KEEP,
     ) -> OperatorStream[T]:
@@ -1069,14 +1084,26 @@ class Stream(StreamBase[R]):
         `emit` is plain; `record` is the type of its result, by default the one in its annotation. A late record is dropped, or goes to the side output `late`. A late version holds for the records that still
         wait.
 
+        By `time=TimeDomain.PROCESSING_TIME`, a record is emitted at once, with the latest version of its key that has
+        arrived before it. No record is late, and the result does not change when the next version arrives. A stream
+        that may retract records is refused.
+
         A version is freed when the watermark reaches the next one. `state_ttl` bounds how long the last version of a
-        key is kept after it was written: a duration, a `StateTtl` or `Lifetime.FOREVER`.
+        key is kept after it was written: a duration, a `StateTtl` or `Lifetime.FOREVER`. A duration counts the same `time`.
 
         Raises `ValueError` without a key on both sides, for a `how` other than INNER or LEFT, and without `state_ttl`;
         `TypeError` where the keys' types differ, and for an `emit` that does not fit.
         """
         function, gives = as_of_join_function(
-            self, name, versions, emit=emit, how=how, record=record, state_ttl=state_ttl, null_keys=null_keys
+            self,
+            name,
+            versions,
+            emit=emit,
+            how=how,
+            record=record,
+            time=time,
+            state_ttl=state_ttl,
+            null_keys=null_keys,
         )
         return self._operated(name, function, gives, versions)
 

@@ -376,7 +376,10 @@ def _lateness(options: WindowOptions) -> int:
 
 def _early(options: WindowOptions) -> Early:
     """Return when early results are emitted. Raises `ValueError` where purging would lose what corrections need."""
-    early = options.early
+    early: Any = options.early
+    if early is not None and not isinstance(early, timedelta | Trigger):
+        msg = f"early must be a timedelta, every(...) or after_rows(...), not {early!r:.60}"
+        raise TypeError(msg)
     if not isinstance(early, Trigger):
         return None if early is None else _length("early", early)
     if early.purging and options.allowed_lateness:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Annotated
 
@@ -132,12 +133,31 @@ def test_window_fires_without_input_at_its_end():
 
 def test_clock_set_back_opens_no_window_again():
     """Processing time never goes back: until the clock has passed it, micro-batches have the time of the last one."""
-    harness = PipelineHarness(timed(Tumbling(ms(10)), Totals).sink("totals"), now=NOON)
-    for step in (0, 12, -7, 4, 20):
-        harness.clock.advance(step)
+    harness = PipelineHarness(timed(Tumbling(timedelta(seconds=10)), Totals).sink("totals"), now=NOON)
+    for seconds in (0, 12, -7, 4, 2.5, 20):
+        harness.clock.advance(round(seconds * 1000))
         harness.feed("bids", [Bid("a", 1, 5, "x")])
         harness.run()
-    assert sorted((row.window_start - NOON, row.bids) for row in harness.sink("totals")) == [(0, 1), (10, 3)]
+    assert sorted((row.window_start - NOON, row.bids) for row in harness.sink("totals")) == [(0, 1), (10_000, 4)]
+    warnings = [event.message for event in harness.events if event.kind == "warning"]
+    assert [re.search(r"is (\S+) behind", warning)[1] for warning in warnings] == ["0:00:07", "0:00:03"]
+
+
+def test_held_rows_count_once():
+    """Rows that a run has no time for have the time of the micro-batch that takes them up."""
+    harness = PipelineHarness(timed(Session(ms(5)), Totals).sink("totals"), now=NOON, parallelism=1)
+    for _ in range(2):
+        harness.feed("bids", [Bid("ab"[number % 2], 1, 5) for number in range(2000)])
+        harness.run(budget_ends_at="ingest.after")
+        harness.clock.advance(7)
+    harness.run()
+    harness.clock.advance(FAR)
+    harness.run()
+    rows = harness.sink("totals")
+    assert sum(row.bids for row in rows) == 4000
+    assert {(row.window_start - NOON) % 7 for row in rows} == {0}
+    assert len({(row.item, row.window_start) for row in rows}) == len(rows)
+    assert len(rows) > 2
 
 
 def test_calendar_days_follow_the_zone():

@@ -328,7 +328,9 @@ def test_number_of_rows_must_be_whole(n):
 
 @pytest.mark.parametrize("given_early", [5, "5m", every])
 def test_early_takes_lengths_and_triggers(given_early):
-    with pytest.raises(TypeError, match="aggregate 'totals': early must be a timedelta"):
+    with pytest.raises(
+        TypeError, match=r"aggregate 'totals': early must be a timedelta, every\(...\) or after_rows\(...\), not"
+    ):
         early(Tumbling(ms(10)), given_early)
     with pytest.raises(TypeError, match=r"every\(\) takes a timedelta, not 5"):
         every(5)

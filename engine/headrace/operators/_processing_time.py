@@ -12,17 +12,22 @@ An operator is written once, for event time. By processing time it sees, in a mi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
+from headrace.api.batches import Bundle
 from headrace.api.functions import Context, KeyedCoProcessFunction, KeyedFunction, TimeDomain
 from headrace.api.records import RowKind
 
 F = TypeVar("F", bound=KeyedFunction)
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+_NEVER: Final = 1 << 62
+
+_kind_of = attrgetter("kind")
 
 
 def timed_name(name: str, time: TimeDomain) -> str:
@@ -67,18 +72,33 @@ class _TimedContext:
 
 def _of_record(ctx: Context) -> Context:
     """Return the context of a record. Raises `ValueError` for a retraction."""
-    if ctx.row_kind.is_retraction:
-        msg = f"processing time cannot take a record back, and this one is {ctx.row_kind.symbol}: {_WAY_OUT}"
-        raise ValueError(msg)
+    _check_kind(ctx.row_kind)
     now = ctx.processing_time
     return cast("Context", _TimedContext(ctx, now, now - 1))
+
+
+def _check_kind(kind: RowKind) -> None:
+    if kind.is_retraction:
+        msg = f"processing time cannot take a record back, and this one is {kind.symbol}: {_WAY_OUT}"
+        raise ValueError(msg)
 
 
 class _InProcessingTime:
     """Base class of the classes below: what fires, and what `headrace explain` shows."""
 
-    takes_bundles = False
     takes_timers = False
+
+    def first_timer(self, _timestamp: int, /) -> int:
+        """Return a time that no watermark reaches: the operator has no timers of event time, so bundles may wait for all records."""
+        return _NEVER
+
+    async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
+        """Take a bundle at the time of its micro-batch. Raises `ValueError` for a retraction."""
+        if any(map(_kind_of, bundle.records)):
+            for record in bundle.walk(bundle.records):
+                _check_kind(RowKind(record.kind))
+        now = ctx.processing_time
+        await super().process_bundle(bundle.at(now), cast("Context", _TimedContext(ctx, now, now - 1)))  # type: ignore[misc]
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         """Fire the timer that the operator has set for the millisecond before."""

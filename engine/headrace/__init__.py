@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         SourceNode,
         UpsertMaterialize,
     )
-    from headrace.api.options import History, JoinType, Late, NullKeys, WindowFunction, Windows
+    from headrace.api.options import History, JoinType, Late, NullKeys, Trigger, WindowFunction, Windows
     from headrace.api.records import (
         Digits,
         Float32,
@@ -166,6 +166,7 @@ __all__ = [
     "Timers",
     "Timestamp",
     "TimestampMicros",
+    "Trigger",
     "TtlTime",
     "UpdateType",
     "UpsertMaterialize",
@@ -207,7 +208,7 @@ _MODULES = {
         "SourceNode",
         "UpsertMaterialize",
     ),
-    "api.options": ("History", "JoinType", "Late", "NullKeys", "WindowFunction", "Windows"),
+    "api.options": ("History", "JoinType", "Late", "NullKeys", "Trigger", "WindowFunction", "Windows"),
     "api.records": (
         *("Digits", "Float32", "FlooredTimestamp", "Int8", "Int16", "Int32", "Int64", "Json", "NaiveDatetime"),
         *("RowKind", "Struct", "Timestamp", "TimestampMicros", "field"),

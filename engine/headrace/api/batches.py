@@ -104,6 +104,38 @@ class Bundle:
         """
         self.waiting = records, until
 
+    def at(self, timestamp: int) -> Bundle:
+        """Return the bundle with this event time (ms) in place of that of each record, and without a known next watermark.
+
+        State is stamped with the records' own event times all the same.
+        """
+        return _BundleAt(self, timestamp)
+
+
+class _RecordAt:
+    """A record of a bundle at another event time; `original` is at its own."""
+
+    __slots__ = ("input", "kind", "order", "original", "record", "timestamp")
+
+    def __init__(self, record: BundledRecord, timestamp: int) -> None:
+        self.original = record
+        self.order, self.record, self.timestamp = record.order, record.record, timestamp
+        self.kind, self.input = record.kind, record.input
+
+
+class _BundleAt(Bundle):
+    """A bundle whose records have another event time. The bundle that the engine has keeps its own ones, and works on them."""
+
+    __slots__ = ("_bundle",)
+
+    def __init__(self, bundle: Bundle, timestamp: int) -> None:
+        self._bundle = bundle
+        super().__init__([_RecordAt(record, timestamp) for record in bundle.records], bundle._context, None)  # noqa: SLF001 - of its base class
+
+    def work_on(self, record: Any) -> None:
+        self.current = record
+        self._bundle.work_on(record.original)
+
 
 class DueTimer(Protocol):
     """A timer with its time (ms)."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from headrace.api.functions import KeyedCoProcessFunction, KeyedProcessFunction, function_types
+from headrace.api.functions import KeyedCoProcessFunction, KeyedProcessFunction, TimeDomain, function_types
 from headrace.api.graph import Emit, KeyBy, OperatorFunction
 from headrace.api.ttl import StateTtl
 
@@ -137,6 +137,9 @@ class WindowJoin:
     kind: str
     results: Results
     takes_null_keys: tuple[int, ...] = ()
+    time: TimeDomain = TimeDomain.EVENT_TIME
+    retracting: bool = False
+    """True: one of the inputs may retract records."""
 
     @property
     def keeps_records(self) -> bool:
@@ -252,6 +255,18 @@ class JoinFunction(KeyedCoProcessFunction[In, In2, Out], OperatorFunction):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """When a window emits early results: what `every` and `after_rows` of `headrace.operators` return. One of `step` and `rows` is given."""
+
+    step: int | None = None
+    """Step of processing time (ms)."""
+    rows: int | None = None
+    """Number of rows of the window."""
+    purging: bool = False
+    """True: each result has only the records since the one before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WindowOptions:
     """When windows of a keyed stream fire, and which late records they take."""
 
@@ -259,14 +274,19 @@ class WindowOptions:
     """The key of the records."""
     retracting: bool
     """True: the input may retract records."""
+    time: TimeDomain = TimeDomain.EVENT_TIME
+    """Clock of the windows."""
     allowed_lateness: timedelta = timedelta(0)
     """How long after its end a window takes late records."""
-    early: timedelta | None = None
-    """Step of event time after which a window emits its result so far; None: only at its end."""
+    early: timedelta | Trigger | None = None
+    """Step of the windows' time after which a window emits its result so far, or another trigger; None: only at its end."""
 
 
 class Windows(abc.ABC):
-    """Groups the records of a key by event time: base class of `Tumbling`, `Hopping`, `Cumulative`, `Calendar` and `Session`."""
+    """Groups the records of a key by time or by number: base class of `Tumbling`, `Hopping`, `Cumulative`, `Calendar`, `Session` and `CountWindow`."""
+
+    has_bounds: ClassVar[bool] = True
+    """Whether a window has a start and an end."""
 
     @abc.abstractmethod
     def aggregation(self, takes: type[In], gives: type[Out], options: WindowOptions, /) -> WindowFunction[In, Out]:

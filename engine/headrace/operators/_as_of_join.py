@@ -1,4 +1,7 @@
-"""Join each record with the version of its key that was valid at its event time (Flink: `TemporalRowTimeJoinOperator`)."""
+"""Join each record with the version of its key that was valid at its event time (Flink: `TemporalRowTimeJoinOperator`).
+
+Or, by processing time, with the latest version that has arrived (Flink: `TemporalProcessTimeJoinOperator`).
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from headrace.api.changelog import StreamChanges
-from headrace.api.functions import Context
+from headrace.api.functions import Context, TimeDomain
 from headrace.api.options import JoinFunction, JoinType
 from headrace.api.records import RowKind, Struct
-from headrace.api.states import ListState, MapState
+from headrace.api.states import ListState, MapState, ValueState
 from headrace.api.ttl import StateTtl
 from headrace.operators._event_time import freed_by
 from headrace.operators._ranking import sort_text
@@ -39,7 +42,31 @@ class Version(Struct, frozen=True):
     record: Any
 
 
-class AsOfJoinFunction(JoinFunction[Left, Right, Out]):
+class _VersionsJoin(JoinFunction[Left, Right, Out]):
+    """Joins left records with the versions of a key that the right stream defines."""
+
+    KIND = "as-of join"
+    TAKER = "join_as_of"
+    takes_upserts = (1,)
+
+    def changes(self, name: str, _keys: Sequence[Any], taken: Sequence[StreamChanges], /) -> StreamChanges:
+        """Return the changes of the left side, each at the time of its event.
+
+        Raises `ValueError` for versions whose updates may lack their new rows: nothing would end the version before.
+        """
+        left, right = taken
+        if right.mode.is_retract and right.may_lack_updates and right.is_known:
+            msg = (
+                f"{self.TAKER} '{name}': a step before it may drop the new row of an update of a version (filter, flat_map), and "
+                "nothing would say when the version before it ends: call drop_update_before(KEY) before that step, whose refused rows "
+                "are then -D; or normalize() behind it"
+            )
+            raise ValueError(msg)
+        changes = replace(left, unique=(), may_lack_updates=True)
+        return replace(changes, reordered_by=name, ordered_within=None) if left.may_retract else changes
+
+
+class AsOfJoinFunction(_VersionsJoin[Left, Right, Out]):
     """Joins left records with the versions of a key that the right stream defines.
 
     `waiting` holds the left records that the watermark has not reached, in the namespace of their event time (ms), with
@@ -47,10 +74,7 @@ class AsOfJoinFunction(JoinFunction[Left, Right, Out]):
     those before it.
     """
 
-    KIND = "as-of join"
-    TAKER = "join_as_of"
     LATE = "late"
-    takes_upserts = (1,)
 
     waiting: ListState[Any]
     versions: MapState[str, Any]
@@ -116,22 +140,6 @@ class AsOfJoinFunction(JoinFunction[Left, Right, Out]):
             valid = version
         return valid
 
-    def changes(self, name: str, _keys: Sequence[Any], taken: Sequence[StreamChanges], /) -> StreamChanges:
-        """Return the changes of the left side, each at the time of its event.
-
-        Raises `ValueError` for versions whose updates may lack their new rows: nothing would end the version before.
-        """
-        left, right = taken
-        if right.mode.is_retract and right.may_lack_updates and right.is_known:
-            msg = (
-                f"{self.TAKER} '{name}': a step before it may drop the new row of an update of a version (filter, flat_map), and "
-                "nothing would say when the version before it ends: call drop_update_before(KEY) before that step, whose refused rows "
-                "are then -D; or normalize() behind it"
-            )
-            raise ValueError(msg)
-        changes = replace(left, unique=(), may_lack_updates=True)
-        return replace(changes, reordered_by=name, ordered_within=None) if left.may_retract else changes
-
     def side_types(self) -> dict[str, type[Struct]]:
         """Return the function's side outputs, and the types of their records."""
         return {self.LATE: self._left}
@@ -147,6 +155,67 @@ class AsOfJoinFunction(JoinFunction[Left, Right, Out]):
         }
 
 
+class LatestJoinFunction(_VersionsJoin[Left, Right, Out]):
+    """Joins left records with the latest version of their key that has arrived before them, and emits them at once."""
+
+    latest: ValueState[Any]
+
+    def __init__(self, emit: Callable[[Any, Any], Any], how: JoinType, ttl: StateTtl | None) -> None:
+        """Take the function of the results, and the TTL of the state."""
+        self._emit = emit
+        self._how = how
+        self._ttl = ttl
+
+    async def process1(self, record: Left, ctx: Context, /) -> None:
+        """Emit a left record with the latest version. Raises `ValueError` for a retraction."""
+        if ctx.row_kind.is_retraction:
+            msg = f"{self.TAKER} by processing time cannot take a record back, and this one is {ctx.row_kind.symbol}: {_WAY_OUT}"
+            raise ValueError(msg)
+        right = None if self.has_null_key(ctx) else await self.latest.value()
+        if right is not None or self._how is JoinType.LEFT:
+            ctx.collect(self._emit(record, right), ctx.row_kind)
+
+    async def process2(self, record: Right, ctx: Context, /) -> None:
+        """Store a version, or remove it with `-D`. `-U` does nothing: the row that replaces it follows."""
+        if ctx.row_kind is RowKind.DELETE:
+            await self.latest.clear()
+        elif ctx.row_kind is not RowKind.UPDATE_BEFORE:
+            await self.latest.update(record)
+
+    def described(self) -> dict[str, Any]:
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
+        return {
+            "join": self._how.value,
+            "time": "processing time: the latest version in arrival order",
+            "state_kept": "a row for each key, with its latest version",
+            "state_freed": f"with the deletion of the version, or {freed_by(self._ttl)}",
+        }
+
+
+_WAY_OUT = "the version that it was joined with may be gone: use event time, or additions(), which makes each version of a record a new one"
+
+
+def _latest_join(
+    left: type[Left],
+    right: type[Right],
+    gives: type[Out],
+    /,
+    *,
+    emit: Callable[..., Any],
+    how: JoinType,
+    retracting: bool,
+    ttl: StateTtl | None,
+) -> JoinFunction[Left, Right, Out]:
+    if retracting:
+        msg = f"processing time needs records that are never taken back, and the left stream may have -U or -D: {_WAY_OUT}"
+        raise ValueError(msg)
+
+    class LatestJoin(LatestJoinFunction[left, right, gives]):  # type: ignore[valid-type]  # known when it is called
+        latest = ValueState("latest_version", right, ttl=ttl)
+
+    return LatestJoin(emit, how, ttl)
+
+
 def as_of_join(
     sides: tuple[type[Left], type[Right]],
     gives: type[Out],
@@ -156,9 +225,15 @@ def as_of_join(
     how: JoinType,
     retracting: bool,
     ttl: StateTtl | None,
+    time: TimeDomain = TimeDomain.EVENT_TIME,
 ) -> JoinFunction[Left, Right, Out]:
-    """Return the function of `Stream.join_as_of`."""
+    """Return the function of `Stream.join_as_of`.
+
+    Raises `ValueError` for left records that may be retracted, by processing time.
+    """
     left, right = sides
+    if time is TimeDomain.PROCESSING_TIME:
+        return _latest_join(left, right, gives, emit=emit, how=how, retracting=retracting, ttl=ttl)
     waits: Any = msgspec.defstruct(
         f"Waiting{left.__name__}", [("record", left), ("kind", int)], bases=(Waiting,), frozen=True
     )

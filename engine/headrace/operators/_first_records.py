@@ -231,9 +231,7 @@ class FirstByTimeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
 
     async def process(self, record: In, ctx: Context, /) -> None:
         """Keep a record, or drop it. Raises `ValueError` for a retraction."""
-        if ctx.row_kind.is_retraction:
-            msg = f"{self.TAKER} cannot take a record back, and this one is {ctx.row_kind.symbol}: use top() with n=1 there"
-            raise ValueError(msg)
+        _check_kind(self.TAKER, ctx.row_kind)
         if self._at_watermark and ctx.timestamp <= ctx.watermark:
             self.set_aside_late(record, ctx)  # the first record up to the watermark is decided
             return
@@ -276,6 +274,71 @@ class LastByTimeFunction(FirstByTimeFunction[In, Out]):
     def replaces(self, at: int, kept_at: int) -> bool:
         """Return whether a new record with event time `at` replaces the stored one (ms)."""
         return at >= kept_at
+
+
+class FirstArrivalFunction(KeyedProcessFunction[In, Out], OperatorFunction):
+    """First record of each key in arrival order, as an insert (Flink: `ProcTimeDeduplicateKeepFirstRowFunction`)."""
+
+    KIND = "first to arrive"
+    TAKER = "first_by_time"
+
+    is_known: ValueState[bool]
+
+    def __init__(self, ttl: StateTtl | None) -> None:
+        """Take the TTL of the state. Without one, a key never has a second record."""
+        self._ttl = ttl
+        self.has_row_of_each_key = ttl is None
+
+    async def process(self, record: In, ctx: Context, /) -> None:
+        """Emit a record, or drop it. Raises `ValueError` for a retraction."""
+        _check_kind(self.TAKER, ctx.row_kind)
+        if await self.is_known.value() is None:
+            await self.is_known.update(True)
+            ctx.collect(record)
+
+    def described(self) -> dict[str, Any]:
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
+        return {
+            "emits": "at once",
+            "state_kept": "a row for each key, without a record",
+            "state_freed": freed_by(self._ttl),
+        }
+
+
+class LastArrivalFunction(LastByTimeFunction[In, Out]):
+    """Last record of each key in arrival order; each one replaces the one before it."""
+
+    KIND = "last to arrive"
+
+    def replaces(self, at: int, kept_at: int) -> bool:
+        """Return true: every record is later than those before it."""
+        del at, kept_at
+        return True
+
+
+def _check_kind(taker: str, kind: RowKind) -> None:
+    if kind.is_retraction:
+        msg = f"{taker} cannot take a record back, and this one is {kind.symbol}: use top() with n=1 there"
+        raise ValueError(msg)
+
+
+def first_to_arrive(takes: type[In], *, ttl: StateTtl | None) -> KeyedProcessFunction[In, In]:
+    """Return the function of `Stream.first_by_time` by processing time."""
+
+    class First(FirstArrivalFunction[takes, takes]):  # type: ignore[valid-type]  # known when it is called
+        is_known = ValueState("first_arrival", bool, ttl=ttl)
+
+    return First(ttl)
+
+
+def last_to_arrive(takes: type[In], *, ttl: StateTtl | None) -> KeyedProcessFunction[In, In]:
+    """Return the function of `Stream.last_by_time` by processing time."""
+    kept_type = _kept_type(takes)
+
+    class Last(LastArrivalFunction[takes, takes]):  # type: ignore[valid-type]  # known when it is called
+        kept = ValueState("last_arrival", kept_type, ttl=ttl)
+
+    return Last(kept_type, ttl, at_watermark=False)
 
 
 def first_by_time(takes: type[In], *, ttl: StateTtl | None, at_watermark: bool) -> KeyedProcessFunction[In, In]:

@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from headrace.api.batches import Bundle, BundledRecord, BundleFunction
-from headrace.api.functions import Context
+from headrace.api.functions import Context, TimeDomain
 from headrace.api.graph import name_of
 from headrace.api.options import JoinFunction, JoinType
 from headrace.api.records import RowKind, Struct
 from headrace.api.states import ListState
 from headrace.operators._event_time import check_in_calendar, shown_length
+from headrace.operators._processing_time import in_time, timed_name
 from headrace.operators._regular_join import Condition, fits
 
 In1 = TypeVar("In1", bound=Struct)
@@ -302,8 +303,12 @@ def interval_join(
     how: JoinType,
     bounds: tuple[int, int],
     on: Condition | None,
+    time: TimeDomain = TimeDomain.EVENT_TIME,
 ) -> JoinFunction[In1, In2, Out]:
-    """Return the function that joins records of both `sides` into `gives`, where `right.time - left.time` is in `bounds` (ms), and `on` is true."""
+    """Return the function that joins records of both `sides` into `gives`, where `right.time - left.time` is in `bounds` (ms), and `on` is true.
+
+    `time` says which times these are.
+    """
     takes1, takes2 = sides
     types = (_kept(takes1, is_kept=how.keeps_left), _kept(takes2, is_kept=how.keeps_right))
     # The names contain the length of the slices, and the side that stores matches: with another interval, stored
@@ -313,11 +318,11 @@ def interval_join(
     right_name = "right_outer" if how.keeps_right else "right"
 
     class Join(IntervalJoin[takes1, takes2, gives]):  # type: ignore[valid-type]  # known when it is called
-        left = ListState(f"{left_name}_{within}", types[0])
-        right = ListState(f"{right_name}_{within}", types[1])
+        left = ListState(timed_name(f"{left_name}_{within}", time), types[0])
+        right = ListState(timed_name(f"{right_name}_{within}", time), types[1])
 
         def side_types(self) -> dict[str, type[Struct]]:
             """Return the side outputs of late records."""
             return {LATE_LEFT: takes1, LATE_RIGHT: takes2}
 
-    return Join(emit, how, bounds, types, on)
+    return in_time(Join, time)(emit, how, bounds, types, on)

@@ -14,13 +14,24 @@ import msgspec
 
 from headrace.api.batches import Bundle, BundledRecord, BundleFunction
 from headrace.api.changelog import StreamChanges
-from headrace.api.functions import Context
-from headrace.api.options import WindowFunction
+from headrace.api.functions import Context, TimeDomain
+from headrace.api.options import Trigger, WindowFunction
 from headrace.api.records import RowKind, Struct
-from headrace.api.states import AggregatingState, MapState, ValueState
+from headrace.api.states import AggregatingState, MapState, ReducingState, ValueState
 from headrace.operators._accumulators import BundledChanges, Change
 from headrace.operators._event_time import FIRST_TIME, LAST_TIME, check_in_calendar
+from headrace.operators._processing_time import in_time, timed_name
 from headrace.operators._sliced_windows import FREE
+from headrace.operators._triggers import (
+    EVERY,
+    Early,
+    early_states,
+    end_of_step,
+    has_enough_rows,
+    purges,
+    rows_of,
+    shown_early,
+)
 from headrace.operators._value_types import are_equal
 from headrace.operators._window_results import (
     EARLY,
@@ -147,15 +158,16 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
 
     A session is named after the time of its first record to arrive (ms). `sessions` holds the span of each session,
     `accumulators` its aggregates, in the namespace of its name. An event-time timer in that namespace, at the session's
-    last timestamp, makes it fire. Until then, `emitted` holds its latest early result.
+    last timestamp, makes it fire. Until then, `emitted` holds its latest early result, and `rows` counts those since.
     """
 
     sessions: MapState[str, Span]
     accumulators: AggregatingState[Change, Any, Any]
     emitted: ValueState[Any]
+    rows: ReducingState[int]
 
     def __init__(
-        self, shown: str, result: WindowResult, emitted: Any, *, gap: int, lateness: int, early: int | None
+        self, shown: str, result: WindowResult, emitted: Any, *, gap: int, lateness: int, early: Early
     ) -> None:
         """Take the names and lengths: `shown` is for people, `emitted` is the type of that state, lengths are in ms."""
         self._shown = shown
@@ -164,11 +176,12 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         self._emitted = emitted
         self._lateness = lateness
         self._early = early
-        self.retracts = lateness > 0 or early is not None
+        self._purges, self._rows = purges(early), rows_of(early)
+        self.retracts = lateness > 0 or (early is not None and not self._purges)
 
     def unique_keys(self, fields: tuple[str, ...], _: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
         """Return the key with the window's start, and with its end, if the result has them."""
-        return unique_by_bounds(self._window_result, fields)
+        return () if self._purges else unique_by_bounds(self._window_result, fields)
 
     async def process(self, record: In, ctx: Context, /) -> None:
         """Add a record to its session, and merge the sessions that it joins. Corrects emitted results."""
@@ -186,8 +199,10 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         await self.accumulators.namespace(session.name).add(Change(record, at))
         if self.retracts:
             self._replace(before, await self._result(session, ctx) if self._has_fired(whole, ctx) else None, ctx)
-        if self._early is not None:
-            self._register_early(session, self._early, ctx)
+        if self._early is not None and not self._has_fired(whole, ctx):
+            self._register_early(session, ctx)
+            if self._rows is not None and await has_enough_rows(self.rows.namespace(session.name), self._rows):
+                await self._emit_so_far(session, ctx)
 
     @property
     def takes_bundles(self) -> bool:
@@ -304,7 +319,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         """Emit a session's result, or its early result, or free it."""
-        name = ctx.namespace.removeprefix(FREE).removeprefix(EARLY)
+        name = ctx.namespace.removeprefix(FREE).removeprefix(EARLY).removeprefix(EVERY)
         span = await self.sessions.get(name)
         if span is None:
             return  # the session was freed, or merged into another
@@ -312,8 +327,11 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         if ctx.namespace.startswith(EARLY):
             await self._emit_early(session, timestamp, ctx)
             return
+        if ctx.namespace.startswith(EVERY):
+            await self._emit_so_far(session, ctx)
+            return
         if name == ctx.namespace:
-            before = [] if self._early is None else await self._taken_early([session])
+            before = await self._end_early(session, ctx)
             self._replace(before, await self._result(session, ctx), ctx)
         if self._over_at(span) <= timestamp:
             await self.sessions.remove(name)
@@ -323,11 +341,15 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
 
     # ------------------------------------------------------------------------------------------------ early results
 
-    def _register_early(self, session: _Live, step: int, ctx: Context) -> None:
+    def _register_early(self, session: _Live, ctx: Context) -> None:
         """Register the next early result of a session that has not fired. Its start may have moved, and all steps with it."""
-        at = next_step(session.span.start, session.span.end, step, ctx.watermark)
-        if at is not None:
-            ctx.timers.register_event_time(at, f"{EARLY}{session.name}")
+        early = self._early
+        if isinstance(early, int):
+            at = next_step(session.span.start, session.span.end, early, ctx.watermark)
+            if at is not None:
+                ctx.timers.register_event_time(at, f"{EARLY}{session.name}")
+        elif early is not None and early.step is not None:
+            ctx.timers.register_processing_time(end_of_step(early.step, ctx.processing_time), f"{EVERY}{session.name}")
 
     async def _emit_early(self, session: _Live, timestamp: int, ctx: Context) -> None:
         """Emit a session's early result, at the end of a step.
@@ -339,15 +361,37 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
             return  # its final result follows at this watermark
         emitted = self.emitted.namespace(session.name)
         before = await emitted.value()
-        is_step = self._early is not None and (timestamp + 1 - session.span.start) % self._early == 0
+        is_step = isinstance(self._early, int) and (timestamp + 1 - session.span.start) % self._early == 0
         if not is_step and (before is None or before.at != timestamp):
             return  # the session began at another timestamp when the timer was registered
+        await self._emit_so_far(session, ctx)
+
+    async def _emit_so_far(self, session: _Live, ctx: Context) -> None:
+        """Emit a session's result so far in place of its early result, or, if results purge it, beside the ones before."""
+        if self._has_fired(session.span, ctx):
+            return  # its final result follows at this watermark
         now = await self._result(session, ctx)
+        if self._purges:
+            self._replace([], now, ctx)
+            await self.accumulators.namespace(session.name).clear()
+            return
+        emitted = self.emitted.namespace(session.name)
+        before = await emitted.value()
         if are_equal(before, now):
             return
         self._replace([] if before is None else [before], now, ctx)
         await emitted.update(now)
-        ctx.timers.register_event_time(now.at, ctx.namespace)
+        ctx.timers.register_event_time(now.at, f"{EARLY}{session.name}")
+
+    async def _end_early(self, session: _Live, ctx: Context) -> list[Any]:
+        """Return the early result of a session that fires, if it has one; remove it, and what waits for the next one."""
+        if self._rows is not None:
+            await self.rows.namespace(session.name).clear()
+        elif isinstance(self._early, Trigger) and self._early.step is not None:
+            # A timer that is still there was set for the next end of a step.
+            at = end_of_step(self._early.step, ctx.processing_time)
+            ctx.timers.delete_processing_time(at, f"{EVERY}{session.name}")
+        return [] if self._early is None or self._purges else await self._taken_early([session])
 
     # ----------------------------------------------------------------------------------------------------- sessions
 
@@ -380,6 +424,8 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         others = [old.name for old in joined[1:]]
         if others:
             await self.accumulators.merge_namespaces(session.name, others)
+            if self._rows is not None:
+                await self.rows.merge_namespaces(session.name, others)
         for name in others:
             await self.sessions.remove(name)
         await self._put(session, ctx)
@@ -449,7 +495,8 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         early: dict[str, Any] = {}
         kept = "two rows and a timer for each key and open session"
         if self._early is not None:
-            early["early_results"] = timedelta(milliseconds=self._early)
+            early["early_results"] = shown_early(self._early)
+        if self._early is not None and not self._purges:
             kept += "; two more timers, and a row with the early result"
         return {
             "windows": self._shown,
@@ -464,7 +511,15 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
 
 
 def session_aggregation(
-    name: str, result: WindowResult, /, *, shown: str, gap: int, lateness: int, early: int | None
+    name: str,
+    result: WindowResult,
+    /,
+    *,
+    shown: str,
+    gap: int,
+    lateness: int,
+    early: Early,
+    time: TimeDomain = TimeDomain.EVENT_TIME,
 ) -> WindowFunction[Any, Any]:
     """Return the function that makes results of sessions. Names of its states begin with `name`. Lengths are in ms."""
     takes, gives = result.takes, result.gives
@@ -472,16 +527,13 @@ def session_aggregation(
         f"Emitted{gives.__name__}", [("result", result.result_type)], bases=(Emitted,), frozen=True
     )
 
-    name = state_name(name, early)
+    name = timed_name(state_name(name, early), time)
 
     class Aggregation(SessionAggregation[takes, gives]):  # type: ignore[valid-type]  # known when it is called
         sessions = MapState(name, str, Span)
         accumulators = AggregatingState(f"{name}_accumulators", aggregate_function(result))
 
-    class EarlyAggregation(Aggregation):
-        emitted = ValueState(f"{name}_emitted", emitted_type)
-
-    kind = Aggregation if early is None else EarlyAggregation
+    kind = in_time(Aggregation, time, early_states(name, early, emitted_type))
     return kind(shown, result, emitted_type, gap=gap, lateness=lateness, early=early)
 
 

@@ -15,13 +15,24 @@ from typing import Any, Final, Protocol, TypeVar
 
 from headrace.api.batches import Bundle, BundledRecord, BundleFunction, TimerBundle
 from headrace.api.changelog import StreamChanges
-from headrace.api.functions import Context
-from headrace.api.options import WindowFunction
+from headrace.api.functions import Context, TimeDomain
+from headrace.api.options import Trigger, WindowFunction
 from headrace.api.records import RowKind, Struct
-from headrace.api.states import AggregatingState, ValueState
+from headrace.api.states import AggregatingState, ReducingState, ValueState
 from headrace.operators._accumulators import BundledChanges, Change, sign_of
 from headrace.operators._event_time import check_in_calendar
 from headrace.operators._normalize import IN_WINDOW, unmatched
+from headrace.operators._processing_time import in_time, timed_name
+from headrace.operators._triggers import (
+    EVERY,
+    Early,
+    early_states,
+    end_of_step,
+    has_enough_rows,
+    purges,
+    rows_of,
+    shown_early,
+)
 from headrace.operators._window_results import (
     BOUNDS,
     EARLY,
@@ -123,17 +134,16 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
 
     The state stores a slice in the namespace of its number. An event-time timer at the last timestamp of each window
     makes it fire; a timer in a separate namespace frees a slice when no window needs it any more. With early results,
-    a timer for each open window, in a namespace with the window's end, emits its result so far. `emitted` holds that
-    result until the window fires.
+    a timer for each open window, in a namespace with the window's end, emits its result so far, or `rows` counts those
+    since the last one. `emitted` holds that result until the window fires.
     """
 
     slices: AggregatingState[Change, Any, Any]
     emitted: ValueState[Any]
+    rows: ReducingState[int]
 
-    def __init__(
-        self, windows: Sliced, result: WindowResult, *, lateness: int, early: int | None, retracting: bool
-    ) -> None:
-        """Take the windows and their result; `lateness` and `early` are in ms."""
+    def __init__(self, windows: Sliced, result: WindowResult, *, lateness: int, early: Early, retracting: bool) -> None:
+        """Take the windows and their result; lengths are in ms."""
         self._windows = windows
         self._times = SliceTimes(windows)
         self._shares_slices = len(windows.ends_of(windows.slice_of(0))) > 1
@@ -141,10 +151,14 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         self._lateness = lateness
         self._early = early
         self._refusing = result.retraction_refused_by()
-        self.retracts = lateness > 0 or early is not None or retracting
+        self._purges, self._rows = purges(early), rows_of(early)
+        self._corrects_early = early is not None and not self._purges
+        self.retracts = lateness > 0 or self._corrects_early or retracting
 
     def unique_keys(self, fields: tuple[str, ...], _: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
         """Return the key with the window's end, and with its start unless windows share it, if the result has them."""
+        if self._purges:
+            return ()
         ends = self._windows.ends_of(self._windows.slice_of(0))
         share_starts = len({*map(self._windows.start_of, ends)}) < len(ends)
         return unique_by_bounds(self._window_result, fields, [WINDOW_END] if share_starts else BOUNDS)
@@ -176,7 +190,14 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         for end, result in zip(fired, before, strict=True):
             self._window_result.emit(ctx, result, await self._result(end, ctx), at=end - 1)
         if self._early is not None:
-            self._register_early(ends, self._early, ctx)
+            open_ends = [end for end in ends if end - 1 > ctx.watermark]
+            self._register_early(open_ends, ctx)
+            await self._count_rows(open_ends, ctx)
+
+    @property
+    def takes_bundles(self) -> bool:
+        """Return whether records may come in bundles: not where they are counted, and each may emit a result."""
+        return self._rows is None
 
     def first_timer(self, timestamp: int, /) -> int | None:
         """Return the last timestamp of a record's first window; None with early results, whose next one depends on the watermark."""
@@ -201,8 +222,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
                 self._register(start, [end for end in ends if end not in new_timers], ctx)
                 new_timers.update(ends)
             await self.slices.namespace(name).add_all(BundledChanges(bundle, records))
-            if self._early is not None:
-                self._register_early(ends, self._early, ctx)
+            self._register_early(ends, ctx)
 
     @staticmethod
     def _from_first_addition(bundle: Bundle, records: Sequence[BundledRecord]) -> Sequence[BundledRecord]:
@@ -237,19 +257,15 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         """Emit a window's result, or its early result, or free a slice."""
-        if ctx.namespace.startswith(EARLY):
-            await self._emit_early(int(ctx.namespace.removeprefix(EARLY)), ctx)
+        if ctx.namespace.startswith((EARLY, EVERY)):
+            await self._emit_early(int(ctx.namespace.removeprefix(EARLY).removeprefix(EVERY)), ctx)
             return
         if ctx.namespace:
             await self._free(int(ctx.namespace.removeprefix(FREE)), ctx)
             return
         end = timestamp + 1
         parts = await self._parts(end)
-        before = None
-        if self._early is not None:
-            emitted = self.emitted.namespace(str(end))
-            before = await emitted.value()
-            await emitted.clear()
+        before = await self._end_early(end, ctx)
         self._window_result.emit(ctx, before, self._merged(parts.values(), end, ctx.key), at=timestamp)
         for name in self._times.last_names_of(end):
             if name in parts and self._lateness:
@@ -287,20 +303,51 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
 
     # ------------------------------------------------------------------------------------------------ early results
 
-    def _register_early(self, ends: list[int], step: int, ctx: Context) -> None:
-        """Register the next early result of each window that has not fired."""
+    def _register_early(self, ends: Sequence[int], ctx: Context) -> None:
+        """Register the next early result of each window, of which none has fired."""
+        early = self._early
         for end in ends:
-            at = next_step(self._times.start_of(end), end, step, ctx.watermark)
-            if at is not None:
-                ctx.timers.register_event_time(at, f"{EARLY}{end}")
+            if isinstance(early, int):
+                at = next_step(self._times.start_of(end), end, early, ctx.watermark)
+                if at is not None:
+                    ctx.timers.register_event_time(at, f"{EARLY}{end}")
+            elif early is not None and early.step is not None:
+                ctx.timers.register_processing_time(end_of_step(early.step, ctx.processing_time), f"{EVERY}{end}")
+
+    async def _count_rows(self, ends: Sequence[int], ctx: Context) -> None:
+        """Count a row of each window, of which none has fired, and emit the result of a window that has enough of them."""
+        for end in ends:
+            if self._rows is not None and await has_enough_rows(self.rows.namespace(str(end)), self._rows):
+                await self._emit_early(end, ctx)
 
     async def _emit_early(self, end: int, ctx: Context) -> None:
+        if end - 1 <= ctx.watermark:
+            return  # the window fires at this watermark, too
+        now = await self._result(end, ctx)
+        if self._purges:
+            self._window_result.emit(ctx, None, now, at=end - 1)
+            for name in self._times.names_of(end):
+                await self.slices.namespace(name).clear()
+            return
         emitted = self.emitted.namespace(str(end))
-        before, now = await emitted.value(), await self._result(end, ctx)
-        if end - 1 <= ctx.watermark or before == now:
-            return  # the window fires at this watermark, too; or the result has not changed
-        self._window_result.emit(ctx, before, now, at=end - 1)
-        await emitted.update(now)
+        before = await emitted.value()
+        if before != now:
+            self._window_result.emit(ctx, before, now, at=end - 1)
+            await emitted.update(now)
+
+    async def _end_early(self, end: int, ctx: Context) -> Any:
+        """Return the early result of a window that fires, which its result replaces; remove it, and what waits for the next one."""
+        if self._rows is not None:
+            await self.rows.namespace(str(end)).clear()
+        elif isinstance(self._early, Trigger) and self._early.step is not None:
+            # A timer that is still there was set for the next end of a step.
+            ctx.timers.delete_processing_time(end_of_step(self._early.step, ctx.processing_time), f"{EVERY}{end}")
+        if not self._corrects_early:
+            return None
+        emitted = self.emitted.namespace(str(end))
+        before = await emitted.value()
+        await emitted.clear()
+        return before
 
     # ----------------------------------------------------------------------------------------------------- results
 
@@ -336,9 +383,9 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
 
     def described(self) -> dict[str, Any]:
         """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
-        early = {} if self._early is None else {"early_results": timedelta(milliseconds=self._early)}
+        early = {} if self._early is None else {"early_results": shown_early(self._early)}
         kept = "a row for each key and slice, a timer for each key and open window"
-        if early:
+        if self._corrects_early:
             kept += "; for early results, one more row and timer for each key and open window"
         return {
             "windows": str(self._windows),
@@ -353,9 +400,16 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
 
 
 def sliced_aggregation(
-    windows: Sliced, result: WindowResult, /, *, lateness: int, early: int | None, retracting: bool
+    windows: Sliced,
+    result: WindowResult,
+    /,
+    *,
+    lateness: int,
+    early: Early,
+    retracting: bool,
+    time: TimeDomain = TimeDomain.EVENT_TIME,
 ) -> WindowFunction[Any, Any]:
-    """Return the function that makes results of windows. `lateness` and `early` are in ms.
+    """Return the function that makes results of windows. Lengths are in ms.
 
     Raises `ValueError` where the input may retract records, and the result cannot.
     """
@@ -363,13 +417,10 @@ def sliced_aggregation(
         check_can_retract(result)
     takes, gives = result.takes, result.gives
 
-    name = state_name(windows.name, early)
+    name = timed_name(state_name(windows.name, early), time)
 
     class Aggregation(SlicedAggregation[takes, gives]):  # type: ignore[valid-type]  # known when it is called
         slices = AggregatingState(name, aggregate_function(result))
 
-    class EarlyAggregation(Aggregation):
-        emitted = ValueState(f"{name}_emitted", result.result_type)
-
-    kind = Aggregation if early is None else EarlyAggregation
+    kind = in_time(Aggregation, time, early_states(name, early, result.result_type))
     return kind(windows, result, lateness=lateness, early=early, retracting=retracting)

@@ -7,11 +7,12 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from headrace.api.changelog import StreamChanges
-from headrace.api.functions import Context
+from headrace.api.functions import Context, TimeDomain
 from headrace.api.options import JoinFunction, WindowJoin
 from headrace.api.records import Struct
 from headrace.api.states import ListState
 from headrace.operators._event_time import check_in_calendar
+from headrace.operators._processing_time import check_takes_nothing_back, in_time, timed_name
 from headrace.operators._sliced_windows import Sliced, last_slices
 from headrace.operators._value_types import are_equal
 
@@ -112,12 +113,16 @@ class WindowJoinFunction(JoinFunction[Left, Right, Out]):
 
 
 def window_join(windows: Sliced, join: WindowJoin, /) -> JoinFunction[Any, Any, Any]:
-    """Return the function of `WindowedStream.join`, `semi_join` and `anti_join`."""
+    """Return the function of `WindowedStream.join`, `semi_join` and `anti_join`.
+
+    Raises `ValueError` for windows of processing time over a stream that may retract records.
+    """
+    check_takes_nothing_back(retracting=join.time is TimeDomain.PROCESSING_TIME and join.retracting)
     takes, joins, gives = join.left, join.right, join.gives
-    name = windows.name
+    name = timed_name(windows.name, join.time)
 
     class WindowJoining(WindowJoinFunction[takes, joins, gives]):  # type: ignore[valid-type]  # known when it is called
         left = ListState(f"{name}_left", takes)
         right = ListState(f"{name}_right", joins)
 
-    return WindowJoining(windows, join)
+    return in_time(WindowJoining, join.time)(windows, join)

@@ -18,6 +18,7 @@ from headrace.api.states import AggregateFunction
 from headrace.names import counted
 from headrace.operators._accumulators import BundledChanges, Change
 from headrace.operators._ranking import Ranking, merged
+from headrace.operators._triggers import Early, purges
 from headrace.operators._value_types import are_equal
 
 WINDOW_START = "window_start"
@@ -161,9 +162,9 @@ class _Rows(Struct):
 class RankedWindow(WindowResult):
     """First records of a window. Its result is the list of emitted records."""
 
-    def __init__(self, takes: type[Struct], ranks: Ranks, *, retracting: bool) -> None:
+    def __init__(self, takes: type[Struct], ranks: Ranks, *, retracting: bool, windowed: bool = True) -> None:
         """Take the ranking. `retracting` says that records may be retracted: then all records are kept. Errors are those of `Ranking`."""
-        self._ranking = Ranking(takes, ranks, windowed=True)
+        self._ranking = Ranking(takes, ranks, windowed=windowed)
         self._retracting = retracting
         self.takes, self.gives = takes, self._ranking.gives
         self.slice: Any = msgspec.defstruct(f"{takes.__name__}Ranks", [("first", self._ranking.rows)], bases=(_Rows,))
@@ -249,12 +250,15 @@ EARLY = "early "
 """Prefix of the namespace of a timer that emits an early result; the window's identifier follows."""
 
 
-def state_name(windows: str, early: int | None) -> str:
+def state_name(windows: str, early: Early) -> str:
     """Return the name of the windows' state.
 
     The name says whether there are early results: without them, early results of open windows would never be retracted.
+    Where results purge a window, its state has not all of its records.
     """
-    return windows if early is None else f"{windows}_early"
+    if early is None:
+        return windows
+    return f"{windows}_{'panes' if purges(early) else 'early'}"
 
 
 def next_step(start: int, end: int, step: int, watermark: int) -> int | None:

@@ -13,13 +13,16 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from headrace.api.options import JoinFunction, Ranks, WindowFunction, WindowJoin, WindowOptions, Windows
+from headrace.api.functions import TimeDomain
+from headrace.api.options import JoinFunction, Ranks, Trigger, WindowFunction, WindowJoin, WindowOptions, Windows
 from headrace.api.records import Struct
 from headrace.operators._calendar import WEEKDAYS, CalendarUnit, Periods, check_calendar, periods_of, zone_word
 from headrace.operators._event_time import shown_length
+from headrace.operators._processing_time import check_takes_nothing_back
 from headrace.operators._result_record import ResultRecord
 from headrace.operators._sessions import session_aggregation
 from headrace.operators._sliced_windows import sliced_aggregation
+from headrace.operators._triggers import Early, purges
 from headrace.operators._window_join import window_join
 from headrace.operators._window_results import RankedWindow, WindowResult
 
@@ -49,9 +52,14 @@ class _SlicedWindows(Windows):
         return window_join(self, join)
 
     def _function(self: Any, result: WindowResult, options: WindowOptions) -> WindowFunction[Any, Any]:
-        lateness = _length("allowed_lateness", options.allowed_lateness, least=_ZERO)
-        early = None if options.early is None else _length("early", options.early)
-        return sliced_aggregation(self, result, lateness=lateness, early=early, retracting=options.retracting)
+        lateness, early = _lateness(options), _early(options)
+        if purges(early) and len(self.ends_of(self.slice_of(0))) > 1:
+            raise ValueError(
+                f"windows that overlap share their records, and purging=True would take them out of all: leave it out, or use {_NOT_OVERLAPPING}"
+            )
+        return sliced_aggregation(
+            self, result, lateness=lateness, early=early, retracting=options.retracting, time=options.time
+        )
 
 
 class _EqualSlices(_SlicedWindows):
@@ -322,10 +330,11 @@ class Session(Windows):
         raise ValueError(msg)
 
     def _function(self, result: WindowResult, options: WindowOptions) -> WindowFunction[Any, Any]:
-        lateness = _length("allowed_lateness", options.allowed_lateness, least=_ZERO)
-        early = None if options.early is None else _length("early", options.early)
+        lateness, early = _lateness(options), _early(options)
         gap = self.gap // _MILLISECOND
-        return session_aggregation(self.name, result, shown=str(self), gap=gap, lateness=lateness, early=early)
+        return session_aggregation(
+            self.name, result, shown=str(self), gap=gap, lateness=lateness, early=early, time=options.time
+        )
 
     @staticmethod
     def _check(options: WindowOptions) -> None:
@@ -353,6 +362,36 @@ def _length(what: str, given: object, least: timedelta = _MILLISECOND) -> int:
         raise ValueError(msg)
     _check_whole(what, given)
     return given // _MILLISECOND
+
+
+def _lateness(options: WindowOptions) -> int:
+    """Return the allowed lateness in ms. Raises `ValueError` for windows of processing time that take late records, or retractions."""
+    lateness = _length("allowed_lateness", options.allowed_lateness, least=_ZERO)
+    if options.time is TimeDomain.PROCESSING_TIME:
+        check_takes_nothing_back(retracting=options.retracting)
+        if lateness:
+            raise ValueError("no record is late in windows of processing time: leave allowed_lateness out")
+    return lateness
+
+
+def _early(options: WindowOptions) -> Early:
+    """Return when early results are emitted. Raises `ValueError` where purging would lose what corrections need."""
+    early: Any = options.early
+    if early is not None and not isinstance(early, timedelta | Trigger):
+        msg = f"early must be a timedelta, every(...) or after_rows(...), not {early!r:.60}"
+        raise TypeError(msg)
+    if not isinstance(early, Trigger):
+        return None if early is None else _length("early", early)
+    if early.purging and options.allowed_lateness:
+        raise ValueError("purging=True keeps nothing that a late record could correct: leave allowed_lateness out")
+    if early.purging and options.retracting:
+        raise ValueError(
+            "purging=True keeps nothing that -U and -D could take back, and this stream may have them: leave it out"
+        )
+    return early
+
+
+_NOT_OVERLAPPING = "Tumbling, Calendar or Session windows"
 
 
 def _check_offset(offset: object, of_what: str, length: int) -> None:

@@ -181,6 +181,8 @@ class BatchSequence:
         self.tasks.start()
         started = clock.monotonic()
         processing_time = self._began(follows) if taken.began_at is None else taken.began_at
+        if behind := self.followed.clock_behind():
+            self.events.clock_behind(behind)
         ended_at = self.followed.ended(follows)
         batch = MicroBatch(
             self.tasks,

@@ -105,6 +105,15 @@ class RunEvents:
             f"them again. 'headrace vacuum {self.job}' removes old Parquet files that are left."
         )
 
+    def clock_behind(self, milliseconds: int) -> None:
+        """Warn that this machine's clock is that long behind the job's last micro-batch."""
+        behind = timedelta(milliseconds=milliseconds)
+        self.warn(
+            f"the clock of this machine is {behind} behind the job's last micro-batch: this micro-batch has that one's time, and so have all "
+            "until the clock has passed it, because processing time never goes back. If the last micro-batch came from a machine with a wrong "
+            f"clock, 'headrace restore {self.job} --to ID --why ...' goes back to a checkpoint before it."
+        )
+
     def ttl(self, before: TtlHistory, after: TtlHistory) -> None:
         """Report changes that lifetimes of state depend on: pauses of the job, and TTLs."""
         for gap in after.gaps[len(before.gaps) :]:

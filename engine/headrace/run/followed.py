@@ -20,6 +20,8 @@ from headrace.log.log import CheckpointLog
 from headrace.sources.interval import Interval
 from headrace.sources.position import NO_FACTS, SourceFacts, frontiers, stored_name
 
+_CORRECTION = 1000
+
 
 class FollowedLineage:
     """Micro-batches of the job that its branch has not followed yet. A job itself follows nothing."""
@@ -83,10 +85,18 @@ class FollowedLineage:
         ]
 
     def now(self) -> int:
-        """Return the time of the lineage (ms). It stands still while a branch makes a micro-batch that its job did not make."""
-        if not self._is_branch:
-            return clock.now()
-        return self._reached() if self.next() is not None else max(clock.now(), self._reached())
+        """Return the time of the lineage (ms). It never goes back, and stands still while a branch makes a micro-batch that its job did not make."""
+        if self._is_branch and self.next() is not None:
+            return self._reached()
+        return max(clock.now(), self._reached())
+
+    def clock_behind(self) -> int:
+        """Return how long the clock is behind the job's last micro-batch (ms); 0 on a branch, which may follow at any time.
+
+        Less than a second counts as 0: clocks are corrected by so much at any time.
+        """
+        behind = self._reached() - clock.now()
+        return 0 if self._is_branch or behind < _CORRECTION else behind
 
     def began(self, followed: Checkpoint) -> int:
         """Return the begin (ms) of the micro-batch that follows one of the job; never before the begin of an earlier one."""

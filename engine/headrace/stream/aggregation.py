@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from headrace.api.changelog_inference import may_retract
-from headrace.api.functions import KeyedProcessFunction
+from headrace.api.functions import KeyedProcessFunction, TimeDomain
 from headrace.api.graph import Emit
 from headrace.api.options import (
     GroupOptions,
@@ -18,6 +18,7 @@ from headrace.api.options import (
     NullKeys,
     Ranks,
     Results,
+    Trigger,
     WindowFunction,
     WindowJoin,
     WindowOptions,
@@ -39,6 +40,7 @@ class WindowedBase(Generic[R]):
 
     _stream: StreamBase[R]
     _windows: Windows
+    _time: TimeDomain
 
 
 def aggregate_function(
@@ -75,11 +77,12 @@ def window_aggregate_function(
     aggregates: Mapping[str, Any],
     *,
     allowed_lateness: timedelta,
-    early: timedelta | None,
+    early: timedelta | Trigger | None,
 ) -> tuple[WindowFunction[Any, Any], type[Any]]:
     """Return the function of `WindowedStream.aggregate`, and the type of its results."""
     stream, options = windowed._stream, _options(windowed, allowed_lateness, early)
-    gives = _result_type(f"aggregate '{name}'", name, stream, result, aggregates, windowed=True)
+    has_bounds = windowed._windows.has_bounds
+    gives = _result_type(f"aggregate '{name}'", name, stream, result, aggregates, windowed=has_bounds)
     try:
         return windowed._windows.aggregation(stream.record_type(), gives, options), gives
     except (TypeError, ValueError) as error:
@@ -134,7 +137,7 @@ def window_top_function(
     result: type[Any] | None,
     *,
     allowed_lateness: timedelta,
-    early: timedelta | None,
+    early: timedelta | Trigger | None,
 ) -> WindowFunction[Any, Any]:
     """Return the function of `WindowedStream.top`."""
     if result is not None:
@@ -164,7 +167,14 @@ def window_join_function(
     gives = emitted_type(join, emit, record, sides=sides, may_be_missing=(how.keeps_right, how.keeps_left))
     kept = kept_null_keys(join, null_keys, how)
     joined = WindowJoin(
-        left=sides[0], right=sides[1], gives=gives, kind=how.value, results=pairs(emit, how), takes_null_keys=kept
+        left=sides[0],
+        right=sides[1],
+        gives=gives,
+        kind=how.value,
+        results=pairs(emit, how),
+        takes_null_keys=kept,
+        time=windowed._time,
+        retracting=_may_retract(windowed, other),
     )
     return _joining(join, windowed, joined), gives
 
@@ -182,7 +192,16 @@ def window_match_function(
     _check_joined(join, windowed, other)
     left, right = windowed._stream.record_type(), other._stream.record_type()
     kept = kept_null_keys(join, null_keys, JoinType.LEFT)
-    joined = WindowJoin(left=left, right=right, gives=left, kind=kind, results=results, takes_null_keys=kept)
+    joined = WindowJoin(
+        left=left,
+        right=right,
+        gives=left,
+        kind=kind,
+        results=results,
+        takes_null_keys=kept,
+        time=windowed._time,
+        retracting=_may_retract(windowed, other),
+    )
     return _joining(join, windowed, joined)
 
 
@@ -191,9 +210,18 @@ def _check_joined(join: str, windowed: WindowedBase[Any], other: WindowedBase[An
         msg = f"{join} takes a stream with windows, as in other.key_by(...).window(...), not {other!r:.60}"
         raise TypeError(msg)
     windowed._stream._check_joined(join, other._stream)
-    if other._windows != windowed._windows:
-        msg = f"{join}: the windows are {windowed._windows} and {other._windows}: both sides need the same"
+    if (other._windows, other._time) != (windowed._windows, windowed._time):
+        msg = f"{join}: the windows are {_shown(windowed)} and {_shown(other)}: both sides need the same"
         raise ValueError(msg)
+
+
+def _may_retract(*sides: WindowedBase[Any]) -> bool:
+    return any(may_retract(side._stream._use()) for side in sides)
+
+
+def _shown(windowed: WindowedBase[Any]) -> str:
+    of_time = " of processing time" if windowed._time is TimeDomain.PROCESSING_TIME else ""
+    return f"{windowed._windows}{of_time}"
 
 
 def _joining(join: str, windowed: WindowedBase[Any], joined: WindowJoin) -> JoinFunction[Any, Any, Any]:
@@ -204,9 +232,15 @@ def _joining(join: str, windowed: WindowedBase[Any], joined: WindowJoin) -> Join
         raise ValueError(msg) from None
 
 
-def _options(windowed: WindowedBase[Any], allowed_lateness: timedelta, early: timedelta | None) -> WindowOptions:
+def _options(
+    windowed: WindowedBase[Any], allowed_lateness: timedelta, early: timedelta | Trigger | None
+) -> WindowOptions:
     stream = windowed._stream
     assert stream._key is not None  # noqa: S101 - Stream.window has looked
     return WindowOptions(
-        key=stream._key, retracting=may_retract(stream._use()), allowed_lateness=allowed_lateness, early=early
+        key=stream._key,
+        retracting=may_retract(stream._use()),
+        time=windowed._time,
+        allowed_lateness=allowed_lateness,
+        early=early,
     )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
 from headrace.api.changelog import StreamChanges
 from headrace.api.changelog_inference import changes_of
+from headrace.api.functions import TimeDomain
 from headrace.api.graph import Input, KeyBy, Node, Operator, OutputMode, name_of
+from headrace.api.ttl import AnyTtl, StateTtl, TtlTime
 from headrace.api.types import hints_of, key_types, shown_types
 from headrace.stream.pipeline import PipelineGraph
 
@@ -175,3 +178,17 @@ class StreamBase(Generic[R]):
             f"({shown_types(another)}): a key must have the same type on both sides; key_by() a function that converts one"
         )
         raise TypeError(msg)
+
+
+def check_time(taker: str, time: object) -> None:
+    """Raise `TypeError` unless `time` is a `TimeDomain`. `taker` names the method."""
+    if not isinstance(time, TimeDomain):
+        msg = f"{taker}: time must be TimeDomain.EVENT_TIME or TimeDomain.PROCESSING_TIME, not {time!r:.60}"
+        raise TypeError(msg)
+
+
+def in_time(state_ttl: AnyTtl | None, time: TimeDomain) -> AnyTtl | None:
+    """Return a TTL that counts the time of its operator, where a duration leaves that open."""
+    if isinstance(state_ttl, timedelta) and time is TimeDomain.PROCESSING_TIME:
+        return StateTtl(state_ttl, time=TtlTime.PROCESSING)
+    return state_ttl

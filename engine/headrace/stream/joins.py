@@ -11,12 +11,13 @@ from typing import Annotated, Any, Self, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from headrace.api.changelog_inference import may_retract
+from headrace.api.functions import TimeDomain
 from headrace.api.graph import name_of
 from headrace.api.options import JoinFunction, JoinType, NullKeys, check_how, kept_null_keys
 from headrace.api.services import LookupFunction, inner_lookup
 from headrace.api.ttl import AnyTtl, StateTtl, ttl_of, ttls_of_sides
 from headrace.api.types import check_function, check_plain, check_record, hints_of
-from headrace.stream.base import StreamBase
+from headrace.stream.base import StreamBase, check_time, in_time
 
 Joined = tuple[JoinFunction[Any, Any, Any], type[Any]]
 """The function of a join, and the type of its results."""
@@ -38,11 +39,13 @@ def join_function(
     how: JoinType,
     within: tuple[timedelta, timedelta] | None,
     on: Callable[[Any, Any], object] | None,
+    time: TimeDomain,
     state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None,
     null_keys: NullKeys,
 ) -> Joined:
     """Return the function of `Stream.join`."""
     join = f"join '{name}'"
+    check_time(join, time)
     stream._check_joined(join, other)
     check_how(join, how)
     sides = (stream.record_type(), other.record_type())
@@ -50,9 +53,11 @@ def join_function(
     _check_condition(join, on, sides)
     try:
         if within is None:
-            function = _regular((stream, other), gives, emit=emit, how=how, on=on, state_ttl=state_ttl)
+            function = _regular((stream, other), gives, emit=emit, how=how, on=on, time=time, state_ttl=state_ttl)
         else:
-            function = _interval((stream, other), gives, emit=emit, how=how, within=within, on=on, state_ttl=state_ttl)
+            function = _interval(
+                (stream, other), gives, emit=emit, how=how, within=within, on=on, time=time, state_ttl=state_ttl
+            )
     except (TypeError, ValueError) as error:
         raise type(error)(f"{join}: {error}") from None
     function.takes_null_keys = kept_null_keys(join, null_keys, how)
@@ -93,6 +98,7 @@ def as_of_join_function(
     emit: Callable[..., Any],
     how: JoinType,
     record: type[Any] | None,
+    time: TimeDomain,
     state_ttl: AnyTtl | None,
     null_keys: NullKeys,
 ) -> Joined:
@@ -100,16 +106,19 @@ def as_of_join_function(
     from headrace.operators._as_of_join import as_of_join
 
     join = f"join_as_of '{name}'"
+    check_time(join, time)
     stream._check_joined(join, versions)
     check_how(join, how, _WITH_LEFT)
     sides = (stream.record_type(), versions.record_type())
     gives = emitted_type(join, emit, record, sides=sides, may_be_missing=(False, how.keeps_left))
     try:
-        ttl = ttl_of(state_ttl, kept="the last version of each key", after="a version is not valid any more")
+        ttl = ttl_of(
+            in_time(state_ttl, time), kept="the last version of each key", after="a version is not valid any more"
+        )
+        retracting = may_retract(stream._use())
+        function = as_of_join(sides, gives, emit=emit, how=how, retracting=retracting, ttl=ttl, time=time)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{join}: {error}") from None
-    retracting = may_retract(stream._use())
-    function = as_of_join(sides, gives, emit=emit, how=how, retracting=retracting, ttl=ttl)
     function.takes_null_keys = kept_null_keys(join, null_keys, how)
     return function, gives
 
@@ -129,10 +138,13 @@ def _regular(
     emit: Callable[..., Any],
     how: JoinType,
     on: Callable[[Any, Any], object] | None,
+    time: TimeDomain,
     state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None,
 ) -> JoinFunction[Any, Any, Any]:
     from headrace.operators._regular_join import regular_join
 
+    if time is not TimeDomain.EVENT_TIME:
+        raise ValueError("a regular join has no interval of time: leave time out, or give within=(low, high)")
     left, right = streams
     lifetimes = _lifetimes(state_ttl)
     retracting = may_retract(left._use()) or may_retract(right._use())
@@ -148,13 +160,14 @@ def _interval(
     how: JoinType,
     within: object,
     on: Callable[[Any, Any], object] | None,
+    time: TimeDomain,
     state_ttl: object,
 ) -> JoinFunction[Any, Any, Any]:
     from headrace.operators._interval_join import interval_join
 
     bounds = _bounds(within)
     if state_ttl is not None:
-        raise ValueError("with within=... the watermark frees the state: leave state_ttl out")
+        raise ValueError("with within=... time frees the state: leave state_ttl out")
     for stream in streams:
         if may_retract(stream._use()):
             msg = (
@@ -163,7 +176,8 @@ def _interval(
             )
             raise ValueError(msg)
     left, right = streams
-    return interval_join((left.record_type(), right.record_type()), gives, emit=emit, how=how, bounds=bounds, on=on)
+    sides = (left.record_type(), right.record_type())
+    return interval_join(sides, gives, emit=emit, how=how, bounds=bounds, on=on, time=time)
 
 
 def _check_condition(join: str, on: Callable[[Any, Any], object] | None, sides: tuple[type, type]) -> None:

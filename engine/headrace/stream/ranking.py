@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.api.changelog_inference import may_retract
-from headrace.api.functions import KeyedProcessFunction
+from headrace.api.functions import KeyedProcessFunction, TimeDomain
 from headrace.api.options import Ranks
 from headrace.api.ttl import AnyTtl, StateTtl, ttl_of
 from headrace.api.types import check_record
-from headrace.stream.base import StreamBase
+from headrace.stream.base import StreamBase, check_time, in_time
 
 Function = KeyedProcessFunction[Any, Any]
 
@@ -41,29 +41,40 @@ def top_function(
 
 
 def first_by_time_function(
-    stream: StreamBase[Any], name: str, *, at_watermark: bool, state_ttl: AnyTtl | None
+    stream: StreamBase[Any], name: str, *, at_watermark: bool, time: TimeDomain, state_ttl: AnyTtl | None
 ) -> Function:
     """Return the function of `Stream.first_by_time`."""
-    from headrace.operators._first_records import first_by_time
+    from headrace.operators._first_records import first_by_time, first_to_arrive
 
-    ttl = _ttl_by_time(stream, f"first_by_time '{name}'", state_ttl)
-    return first_by_time(stream.record_type(), ttl=ttl, at_watermark=at_watermark)
+    taker = f"first_by_time '{name}'"
+    ttl = _ttl_by_time(stream, taker, time, state_ttl)
+    if time is TimeDomain.EVENT_TIME:
+        return first_by_time(stream.record_type(), ttl=ttl, at_watermark=at_watermark)
+    if at_watermark:
+        msg = f"{taker}: by processing time the first record is final at once: leave at_watermark out"
+        raise ValueError(msg)
+    return first_to_arrive(stream.record_type(), ttl=ttl)
 
 
-def last_by_time_function(stream: StreamBase[Any], name: str, *, state_ttl: AnyTtl | None) -> Function:
+def last_by_time_function(
+    stream: StreamBase[Any], name: str, *, time: TimeDomain, state_ttl: AnyTtl | None
+) -> Function:
     """Return the function of `Stream.last_by_time`."""
-    from headrace.operators._first_records import last_by_time
+    from headrace.operators._first_records import last_by_time, last_to_arrive
 
-    return last_by_time(stream.record_type(), ttl=_ttl_by_time(stream, f"last_by_time '{name}'", state_ttl))
+    ttl = _ttl_by_time(stream, f"last_by_time '{name}'", time, state_ttl)
+    by_time = last_by_time if time is TimeDomain.EVENT_TIME else last_to_arrive
+    return by_time(stream.record_type(), ttl=ttl)
 
 
-def _ttl_by_time(stream: StreamBase[Any], taker: str, state_ttl: AnyTtl | None) -> StateTtl | None:
-    """Check the stream, and return the TTL of its state. Raises `ValueError` and `TypeError` as `first_by_time` does."""
+def _ttl_by_time(stream: StreamBase[Any], taker: str, time: TimeDomain, state_ttl: AnyTtl | None) -> StateTtl | None:
+    """Check the stream and the clock, and return the TTL of its state. Raises `ValueError` and `TypeError` as `first_by_time` does."""
     stream._check_keyed(taker)
+    check_time(taker, time)
     if may_retract(stream._use()):
         msg = f"{taker}: the stream may take records back, and this keeps one record of a key alone: use top() with n=1"
         raise ValueError(msg)
     try:
-        return ttl_of(state_ttl, kept="a record of each key", after="a key is new again")
+        return ttl_of(in_time(state_ttl, time), kept="a record of each key", after="a key is new again")
     except (TypeError, ValueError) as error:
         raise type(error)(f"{taker}: {error}") from None

@@ -17,6 +17,7 @@ from headrace.api.functions import (
     KeyedCoProcessFunction,
     KeyedFunction,
     KeyedProcessFunction,
+    TimeDomain,
     function_types,
     is_blocking,
 )
@@ -46,7 +47,18 @@ from headrace.api.graph import (
     UpsertMaterialize,
     name_of,
 )
-from headrace.api.options import History, JoinType, Late, NullKeys, Ranks, WindowFunction, Windows, matched, unmatched
+from headrace.api.options import (
+    History,
+    JoinType,
+    Late,
+    NullKeys,
+    Ranks,
+    Trigger,
+    WindowFunction,
+    Windows,
+    matched,
+    unmatched,
+)
 from headrace.api.records import RowKind
 from headrace.api.services import (
     AsyncRetryStrategy,
@@ -84,7 +96,7 @@ from headrace.stream.aggregation import (
     window_match_function,
     window_top_function,
 )
-from headrace.stream.base import Fields, StreamBase, fields_of, fields_or_none
+from headrace.stream.base import Fields, StreamBase, check_time, fields_of, fields_or_none
 from headrace.stream.changelog import (
     applied_changes,
     has_primary_key,
@@ -441,16 +453,20 @@ class Stream(StreamBase[R]):
         node = self._pipeline._add(Process(name, str(self._key), function, emits=emits), self._use())
         return ProcessedStream(self._pipeline, node, gives)
 
-    def window(self, windows: Windows, /) -> WindowedStream[R]:
-        """Group the records of each key by windows of event time (from `headrace.operators`); `aggregate`, `top` or a join must follow.
+    def window(self, windows: Windows, /, *, time: TimeDomain = TimeDomain.EVENT_TIME) -> WindowedStream[R]:
+        """Group the records of each key by windows (from `headrace.operators`); `aggregate`, `top` or a join must follow.
 
-        Raises `ValueError` for a stream that is not keyed, `TypeError` for other windows.
+        `time` is the clock of the windows. By `TimeDomain.PROCESSING_TIME`, a record is in the windows of its
+        micro-batch's time, a window fires with the first micro-batch at or after its end, and no record is late.
+
+        Raises `ValueError` for a stream that is not keyed, `TypeError` for other windows, and a `time` that is no `TimeDomain`.
         """
         if self._key is None:
             msg = f"window() of '{self._origin}' needs a key: call key_by() before it"
             raise ValueError(msg)
         check_function("window()", windows, Windows)
-        return WindowedStream(self, windows)
+        check_time("window()", time)
+        return WindowedStream(self, windows, time)
 
     # ----------------------------------------------------------------------------------------- calls, sinks
 
@@ -766,6 +782,7 @@ class Stream(StreamBase[R]):
         how: JoinType = JoinType.INNER,
         within: tuple[timedelta, timedelta] | None = None,
         on: Callable[[R, S], object] | None = None,
+        time: TimeDomain = TimeDomain.EVENT_TIME,
         state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None = None,
         null_keys: NullKeys = NullKeys.KEEP,
     ) -> OperatorStream[T]:
@@ -782,7 +799,8 @@ class Stream(StreamBase[R]):
         **With `within`**, an interval join: `other.time - this.time` lies from `low` to `high`, both included. Both
         sides only add records, and so does the result. A record without a match is emitted once the watermark has
         passed its interval. The watermark frees the state. A record behind the watermark is dropped, or goes to the
-        side output `late_left` or `late_right`, if you declare it: `.side("late_left", Order)`.
+        side output `late_left` or `late_right`, if you declare it: `.side("late_left", Order)`. By
+        `time=TimeDomain.PROCESSING_TIME`, the times are those of the records' micro-batches, and no record is late.
 
         **Without it**, a regular join: every record of one side with every record of the other, for as long as both are
         kept. Sides may retract records, and the result then does, too. `state_ttl` bounds the state: a duration or
@@ -801,6 +819,7 @@ class Stream(StreamBase[R]):
             how=how,
             within=within,
             on=on,
+            time=time,
             state_ttl=state_ttl,
             null_keys=null_keys,
         )
@@ -1006,7 +1025,13 @@ class Stream(StreamBase[R]):
         return self._operated(name, function, gives)
 
     def first_by_time(
-        self, name: str, /, *, at_watermark: bool = False, state_ttl: AnyTtl | None = None
+        self,
+        name: str,
+        /,
+        *,
+        at_watermark: bool = False,
+        time: TimeDomain = TimeDomain.EVENT_TIME,
+        state_ttl: AnyTtl | None = None,
     ) -> OperatorStream[R]:
         """Keep the first record of each key by event time; needs `key_by` before it. Of one timestamp, the first to arrive stays.
 
@@ -1015,18 +1040,24 @@ class Stream(StreamBase[R]):
         watermark are dropped. `state_ttl` bounds the state: a key counts as new again when this time (a duration or
         `StateTtl`) has passed since its row was written, or never (`Lifetime.FOREVER`).
 
-        Raises `ValueError` without a key or `state_ttl`, and for a stream that may retract records: use `top` with
+        By `time=TimeDomain.PROCESSING_TIME`, the first record to arrive stays, as an insert, and a duration as `state_ttl`
+        counts processing time.
+
+        Raises `ValueError` without a key or `state_ttl`, for `at_watermark` by processing time, and for a stream that may retract records: use `top` with
         `n=1` there.
         """
-        function = first_by_time_function(self, name, at_watermark=at_watermark, state_ttl=state_ttl)
+        function = first_by_time_function(self, name, at_watermark=at_watermark, time=time, state_ttl=state_ttl)
         return self._operated(name, function, self._record)
 
-    def last_by_time(self, name: str, /, *, state_ttl: AnyTtl | None = None) -> OperatorStream[R]:
+    def last_by_time(
+        self, name: str, /, *, time: TimeDomain = TimeDomain.EVENT_TIME, state_ttl: AnyTtl | None = None
+    ) -> OperatorStream[R]:
         """Keep the last record of each key by event time; needs `key_by` before it. Of one timestamp, the last to arrive stays.
 
-        It is emitted at once; each later one replaces it (`-U`, `+U`). `state_ttl` and errors are as for `first_by_time`.
+        It is emitted at once; each later one replaces it (`-U`, `+U`). By `time=TimeDomain.PROCESSING_TIME`, the last to
+        arrive stays. `state_ttl` and errors are as for `first_by_time`.
         """
-        return self._operated(name, last_by_time_function(self, name, state_ttl=state_ttl), self._record)
+        return self._operated(name, last_by_time_function(self, name, time=time, state_ttl=state_ttl), self._record)
 
     def join_as_of(
         self,
@@ -1037,6 +1068,7 @@ class Stream(StreamBase[R]):
         emit: Callable[[R, Any], T],
         how: JoinType = JoinType.INNER,
         record: type[T] | None = None,
+        time: TimeDomain = TimeDomain.EVENT_TIME,
         state_ttl: AnyTtl | None = None,
         null_keys: NullKeys = NullKeys.KEEP,
     ) -> OperatorStream[T]:
@@ -1052,14 +1084,26 @@ class Stream(StreamBase[R]):
         `emit` is plain; `record` is the type of its result, by default the one in its annotation. A late record is dropped, or goes to the side output `late`. A late version holds for the records that still
         wait.
 
+        By `time=TimeDomain.PROCESSING_TIME`, a record is emitted at once, with the latest version of its key that has
+        arrived before it. No record is late, and the result does not change when the next version arrives. A stream
+        that may retract records is refused.
+
         A version is freed when the watermark reaches the next one. `state_ttl` bounds how long the last version of a
-        key is kept after it was written: a duration, a `StateTtl` or `Lifetime.FOREVER`.
+        key is kept after it was written: a duration, a `StateTtl` or `Lifetime.FOREVER`. A duration counts the same `time`.
 
         Raises `ValueError` without a key on both sides, for a `how` other than INNER or LEFT, and without `state_ttl`;
         `TypeError` where the keys' types differ, and for an `emit` that does not fit.
         """
         function, gives = as_of_join_function(
-            self, name, versions, emit=emit, how=how, record=record, state_ttl=state_ttl, null_keys=null_keys
+            self,
+            name,
+            versions,
+            emit=emit,
+            how=how,
+            record=record,
+            time=time,
+            state_ttl=state_ttl,
+            null_keys=null_keys,
         )
         return self._operated(name, function, gives, versions)
 
@@ -1272,14 +1316,21 @@ class WindowedStream(WindowedBase[R]):
 
     _stream: Stream[R]
 
-    def __init__(self, stream: Stream[R], windows: Windows) -> None:
-        """Hold the stream and its windows; `Stream.window` calls this."""
+    def __init__(self, stream: Stream[R], windows: Windows, time: TimeDomain) -> None:
+        """Hold the stream, its windows and their clock; `Stream.window` calls this."""
         self._stream = stream
         self._windows = windows
+        self._time = time
 
     @overload
     def aggregate(
-        self, name: str, result: type[S], /, *, allowed_lateness: timedelta = ..., early: timedelta | None = ...
+        self,
+        name: str,
+        result: type[S],
+        /,
+        *,
+        allowed_lateness: timedelta = ...,
+        early: timedelta | Trigger | None = ...,
     ) -> AggregatedStream[S]: ...
 
     @overload
@@ -1289,7 +1340,7 @@ class WindowedStream(WindowedBase[R]):
         /,
         *,
         allowed_lateness: timedelta = ...,
-        early: timedelta | None = ...,
+        early: timedelta | Trigger | None = ...,
         **aggregates: Aggregation,
     ) -> AggregatedStream[Any]: ...
 
@@ -1300,7 +1351,7 @@ class WindowedStream(WindowedBase[R]):
         /,
         *,
         allowed_lateness: timedelta = timedelta(0),
-        early: timedelta | None = None,
+        early: timedelta | Trigger | None = None,
         **aggregates: Aggregation,
     ) -> AggregatedStream[Any]:
         """Emit one `result` for each key and window that has records, when the watermark reaches the window's end.
@@ -1327,11 +1378,12 @@ class WindowedStream(WindowedBase[R]):
         `early` is a step of event time, counted from the window's start: when the watermark reaches the end of a step,
         the window emits its result so far, and corrects it after the next step or at its end. If a session has grown
         since its early result, that result is deleted, and a new one inserted; where several sessions merge, their
-        early results are deleted at once.
+        early results are deleted at once. `early=every(timedelta(minutes=5))` counts steps of processing time, and
+        `early=after_rows(1000)` rows; with `purging=True`, each of their results has only the records since the one before it.
 
         Raises `TypeError` for a field whose annotation does not define it, or has another type than its aggregate
-        gives; `ValueError` for a negative lateness, an early step below 1 ms, a field that the record lacks, and a
-        stream that retracts records where an aggregate cannot.
+        gives; `ValueError` for a negative lateness, an early step below 1 ms, a field that the record lacks, a
+        stream that retracts records where an aggregate cannot, and for purging where records are still needed.
         """
         function, gives = window_aggregate_function(
             self, name, result, aggregates, allowed_lateness=allowed_lateness, early=early
@@ -1350,7 +1402,7 @@ class WindowedStream(WindowedBase[R]):
         ties: bool = ...,
         result: None = ...,
         allowed_lateness: timedelta = ...,
-        early: timedelta | None = ...,
+        early: timedelta | Trigger | None = ...,
     ) -> AggregatedStream[R]: ...
 
     @overload
@@ -1365,7 +1417,7 @@ class WindowedStream(WindowedBase[R]):
         ties: bool = ...,
         result: type[S],
         allowed_lateness: timedelta = ...,
-        early: timedelta | None = ...,
+        early: timedelta | Trigger | None = ...,
     ) -> AggregatedStream[S]: ...
 
     def top(
@@ -1379,7 +1431,7 @@ class WindowedStream(WindowedBase[R]):
         ties: bool = False,
         result: type[Any] | None = None,
         allowed_lateness: timedelta = timedelta(0),
-        early: timedelta | None = None,
+        early: timedelta | Trigger | None = None,
     ) -> AggregatedStream[Any]:
         """Emit the first `n` records of each key and window by `by`, when the watermark reaches the window's end.
 

@@ -6,12 +6,12 @@ micro-batches, and a window is emitted by the first micro-batch that starts afte
 
 from __future__ import annotations
 
-from typing import Final
+from datetime import timedelta
+from typing import Annotated
 
-from headrace import Context, KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
+from headrace import Pipeline, Struct, TimeDomain, Timestamp
+from headrace.operators import Count, Tumbling
 from pipelines.nexmark.records import DISORDER
-
-SIZE: Final = 10_000
 
 
 class Bid(Struct, frozen=True):
@@ -21,35 +21,20 @@ class Bid(Struct, frozen=True):
     date_time: Timestamp
 
 
-class Count(Struct, frozen=True):
+class Bids(Struct, frozen=True):
     """How many bids came of a bidder in a window."""
 
     bidder: int
-    bid_count: int
+    bid_count: Annotated[int, Count()]
     window_start: Timestamp
     window_end: Timestamp
-
-
-class CountBids(KeyedProcessFunction[Bid, Count]):
-    """Counts until the window ends; only one window is open at a time, since processing time only grows."""
-
-    bids = ValueState("bids", int)
-
-    async def process(self, _bid: Bid, ctx: Context, /) -> None:
-        """Count a bid, and have the window's end wake the key."""
-        ctx.timers.register_processing_time((ctx.processing_time // SIZE + 1) * SIZE)
-        await self.bids.update((await self.bids.value() or 0) + 1)
-
-    async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
-        """Emit the count."""
-        ctx.collect(Count(int(ctx.key), await self.bids.value() or 0, timestamp - SIZE, timestamp))
-        await self.bids.clear()
 
 
 pipeline = (
     Pipeline("nexmark_q12")
     .source("bids", Bid, event_time="date_time", out_of_orderness=DISORDER)
     .key_by("bidder")
-    .process("count_bids", CountBids())
+    .window(Tumbling(timedelta(seconds=10)), time=TimeDomain.PROCESSING_TIME)
+    .aggregate("count_bids", Bids)
     .sink("result")
 )

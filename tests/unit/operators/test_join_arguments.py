@@ -29,7 +29,7 @@ def join(emit=Row.of, row_kind=None, **options):
             ValueError,
             r"join 'j': nothing bounds the state.*state_ttl=timedelta.*within=\(low, high\).*Lifetime.FOREVER",
         ),
-        ({**NEAR, **KEPT}, ValueError, "join 'j': with within=... the watermark frees the state: leave state_ttl out"),
+        ({**NEAR, **KEPT}, ValueError, "join 'j': with within=... time frees the state: leave state_ttl out"),
         ({**KEPT, "how": "left"}, TypeError, "how must be a JoinType, such as JoinType.LEFT, not 'left'"),
         (
             {**KEPT, "null_keys": "keep"},

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import RowKind, Struct, Timestamp
+from headrace import RowKind, Struct, TimeDomain, Timestamp
 from headrace.api.batches import Bundle, TimerBundle
 from headrace.errors import UserFunctionError
 from headrace.operators import (
@@ -30,6 +30,7 @@ from headrace.operators import (
     Session,
     Sum,
     Tumbling,
+    every,
 )
 from headrace.operators._interval_join import IntervalJoin
 from headrace.operators._sessions import SessionAggregation
@@ -99,6 +100,10 @@ MIDNIGHT_AT_0 = Calendar(CalendarUnit.DAY, zone="UTC")
 SESSIONS = [Session(ms(6)), Session(ms(2))]
 
 
+def by_processing_time(windows, result, *, early=None):
+    return window_pipeline(windows, result, early=early, time=TimeDomain.PROCESSING_TIME)
+
+
 def play_all(pipeline, inputs, seed, job, *, sinks, stops=False, kinds=None):
     """Return the sinks of a job, and its tables after each run. With `stops`, runs stop at any record: tables may differ.
 
@@ -113,6 +118,7 @@ def play_all(pipeline, inputs, seed, job, *, sinks, stops=False, kinds=None):
             harness.feed(name, rows[:size], kinds=None if kinds is None else kinds[:size])
             inputs = inputs | {name: rows[size:]}
             kinds = None if kinds is None else kinds[size:]
+        harness.clock.advance(7)
         if stops:
             harness.run(budget_ends_at="task.half")
         harness.run(end_of_input=end_of_input)
@@ -141,6 +147,19 @@ def equal_single_records(pipeline, *arguments, **options):
 def test_bundles_equal_single_records(stops, windows, result, bids, lateness, early, seed):
     pipeline = window_pipeline(windows, result, lag=5, late=True, lateness=lateness, early=early)
     assert equal_single_records(pipeline, {"bids": bids}, seed, stops=stops, sinks=("summaries", "late"))
+
+
+@examples(3)
+@given(
+    windows=st.sampled_from([*SLICED, *SESSIONS]),
+    result=st.sampled_from([Summary, Together]),
+    bids=BIDS,
+    early=st.none() | st.integers(2, 9).map(ms) | st.integers(2, 9).map(lambda step: every(ms(step))),
+    seed=st.integers(0, 1 << 30),
+)
+def test_bundles_by_processing_time_equal_single_records(windows, result, bids, early, seed):
+    pipeline = by_processing_time(windows, result, early=early)
+    assert equal_single_records(pipeline, {"bids": bids}, seed, sinks=("summaries",))
 
 
 @examples(2)
@@ -206,6 +225,18 @@ def test_windows_of_a_watermark_fire_with_one_call():
     assert sum(row.bids for row in harness.sink("summaries")) == 9 * 16 // 4
 
 
+@pytest.mark.parametrize("windows", [SLICED[1], SESSIONS[0]])
+def test_one_call_takes_a_whole_micro_batch(windows, monkeypatch):
+    """By processing time no watermark matters."""
+    function = SlicedAggregation if windows in SLICED else SessionAggregation
+    sizes = sizes_of_bundles(function, monkeypatch)
+    harness = PipelineHarness(by_processing_time(windows, Totals), bucket=8)
+    for count in (1, 40):
+        harness.feed("bids", [Bid(item, at, 1) for at in range(40, 40 + count) for item in "ab"])
+        harness.run()
+    assert sizes == [40, 40]
+
+
 @pytest.mark.parametrize(("windows", "function"), [(SLICED[1], SlicedAggregation), (SESSIONS[0], SessionAggregation)])
 def test_one_call_takes_several_records(windows, function, monkeypatch):
     sizes = sizes_of_bundles(function, monkeypatch)
@@ -215,19 +246,21 @@ def test_one_call_takes_several_records(windows, function, monkeypatch):
     assert max(sizes) == 8  # of one key, up to a watermark that fires a timer of it
 
 
+@pytest.mark.parametrize("time", TimeDomain)
 @pytest.mark.parametrize("windows", [SLICED[0], SESSIONS[0]])
-def test_error_names_its_record_of_bundle(windows):
-    harness = PipelineHarness(window_pipeline(windows, Checked))
+def test_error_names_its_record_of_bundle(windows, time):
+    harness = PipelineHarness(window_pipeline(windows, Checked, time=time))
     harness.feed("bids", [Bid("a", at, price) for at, price in enumerate([1, 2, 13, 4])])
     with pytest.raises(UserFunctionError, match='"price":13') as caught:
         harness.run()
     assert "no such price" in str(caught.value)
 
 
-def test_bundles_are_freed_when_their_code_has_ended():
+@pytest.mark.parametrize("time", TimeDomain)
+def test_bundles_are_freed_when_their_code_has_ended(time):
     """Cycles would keep all records of a task until the collection at its end."""
     bids = [Bid("lamp", at=1000 * n, price=n) for n in range(40)]
-    harness = PipelineHarness(window_pipeline(Tumbling(ms(4000))), parallelism=1, bucket=10)
+    harness = PipelineHarness(window_pipeline(Tumbling(ms(4000)), time=time), parallelism=1, bucket=10)
     harness.feed("bids", bids)
     gc.collect()
     before = bundles_in_memory()
@@ -238,7 +271,7 @@ def test_bundles_are_freed_when_their_code_has_ended():
         alive = bundles_in_memory() - before
     finally:
         gc.enable()
-    assert len(harness.sink("summaries")) == 10
+    assert len(harness.sink("summaries")) == (10 if time is TimeDomain.EVENT_TIME else 0)
     assert alive <= 2, "more than the last one of each task's controller"
 
 

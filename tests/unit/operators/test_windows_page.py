@@ -16,6 +16,7 @@ from tests.jobs.home import PROJECT
 
 PAGE = (PROJECT / "docs" / "windows.md").read_text()
 HOUR = 3_600_000
+NOON = 1_580_000_000_000
 
 
 @pytest.fixture
@@ -91,3 +92,41 @@ def test_days_of_a_zone_equal_the_page(page):
         == [(row.window_end - row.window_start) // HOUR for row in days]
         == [24, 23, 24]
     )
+
+
+def test_schedule_of_the_page_makes_its_windows(page):
+    ten = NOON - NOON % (24 * HOUR) + 10 * HOUR
+    harness = PipelineHarness(page.arrivals, now=ten)
+    shown = []
+    for minute, orders in ((0, 3), (5, 2), (10, 4), (60, 9)):
+        harness.clock.reach(ten + minute * HOUR // 60)
+        harness.feed("orders", [page.Order("a", "ann", 0, 5)] * orders)
+        before = harness.sink("arrivals_by_ten_minutes")
+        harness.run()
+        new = [row for row in harness.sink("arrivals_by_ten_minutes") if row not in before]
+        shown.append([((row.window_start - ten) * 60 // HOUR, row.orders) for row in new])
+    assert shown == [[], [], [(0, 5)], [(10, 4)]]
+
+
+def test_trend_of_the_page_begins_small(page):
+    harness = PipelineHarness(page.trend)
+    harness.feed("orders", [page.Order("a", "ann", 0, 5)] * 119)
+    harness.run()
+    assert sorted(row.orders for row in harness.sink("trend")) == [*range(10, 100, 10), 100, 100]
+
+
+def test_panes_of_the_page_have_each_order_once(page):
+    harness = PipelineHarness(page.panes)
+    harness.feed("orders", [page.Order("a", "ann", at, 5) for at in range(5)])
+    harness.run(end_of_input=True)
+    assert sorted(row.orders for row in harness.sink("panes")) == [1, 2, 2]
+
+
+def test_running_results_show_earlier_runs(page):
+    harness, shown = PipelineHarness(page.running, now=NOON), []
+    for _ in range(3):
+        harness.feed("orders", [page.Order("a", "ann", 0, 5)])
+        harness.run()
+        shown.append([row.orders for row in harness.sink("running")])
+        harness.clock.advance(HOUR // 12)
+    assert shown == [[], [1], [2]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from headrace import AggregateFunction, Pipeline, Struct, Timestamp
+from headrace import AggregateFunction, Pipeline, Struct, TimeDomain, Timestamp
 from headrace.operators import ArgMax, ArgMin, Avg, Count, CountDistinct, First, Last, Max, Min, Sum, Tumbling
 
 
@@ -71,7 +71,17 @@ class Totals(Struct, frozen=True):
 
 
 def window_pipeline(
-    windows, result=Summary, *, lag=0, late=False, lateness=0, row_kind=None, early=None, sink="summaries", only=None
+    windows,
+    result=Summary,
+    *,
+    lag=0,
+    late=False,
+    lateness=0,
+    row_kind=None,
+    early=None,
+    sink="summaries",
+    only=None,
+    time=TimeDomain.EVENT_TIME,
 ):
     """Return a pipeline of one window aggregation; lengths are in ms, and `only` is a predicate."""
     bids = Pipeline("bids").source(
@@ -80,12 +90,12 @@ def window_pipeline(
     results = (
         (bids if only is None else bids.filter(only))
         .key_by("item")
-        .window(windows)
+        .window(windows, time=time)
         .aggregate(
             "summary",
             result,
             allowed_lateness=timedelta(milliseconds=lateness),
-            early=None if early is None else timedelta(milliseconds=early),
+            early=timedelta(milliseconds=early) if isinstance(early, int) else early,
         )
     )
     if late:

@@ -256,7 +256,10 @@ class JoinFunction(KeyedCoProcessFunction[In, In2, Out], OperatorFunction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """When a window emits early results: what `every` and `after_rows` of `headrace.operators` return. One of `step` and `rows` is given."""
+    """When a window emits early results: what `every` and `after_rows` of `headrace.operators` return.
+
+    Raises `ValueError` unless one of `step` and `rows` is given, a whole number of at least 1.
+    """
 
     step: int | None = None
     """Step of processing time (ms)."""
@@ -264,6 +267,13 @@ class Trigger:
     """Number of rows of the window."""
     purging: bool = False
     """True: each result has only the records since the one before it."""
+
+    def __post_init__(self) -> None:
+        """Check the step or the number."""
+        given: list[object] = [value for value in (self.step, self.rows) if value is not None]
+        if len(given) != 1 or type(given[0]) is not int or given[0] < 1:
+            msg = f"a Trigger has either a step (ms) or a number of rows, at least 1, not {given}: make it with every() or after_rows()"
+            raise ValueError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

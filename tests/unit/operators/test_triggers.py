@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import Pipeline, RowKind, Struct, TimeDomain, Timestamp
+from headrace import Pipeline, RowKind, Struct, TimeDomain, Timestamp, Trigger
 from headrace.errors import StateSchemaError
 from headrace.operators import (
     Count,
@@ -383,3 +383,9 @@ def test_purging_stream_is_of_inserts():
     assert (changes[True].mode.is_insert, changes[True].unique) == (True, ())
     assert changes[False].may_retract
     assert ("item", "window_start") in changes[False].unique
+
+
+@pytest.mark.parametrize("wrong", [{}, {"step": 0}, {"step": 2.5}, {"rows": 0}, {"rows": True}, {"step": 5, "rows": 2}])
+def test_trigger_is_a_step_or_a_number(wrong):
+    with pytest.raises(ValueError, match="either a step .ms. or a number of rows"):
+        Trigger(**wrong)

@@ -198,6 +198,10 @@ def load_state(
         str, typer.Option("--value", metavar="COLUMN", help="Column of a value that is no record.")
     ] = "value",
     entry: Annotated[str, typer.Option("--entry", metavar="COLUMN", help="Column of the key within a map.")] = "entry",
+    time: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--time", metavar="COLUMN", help="Column of the event time, from which a lifetime counts."),
+    ] = None,
     apply: Apply = False,
     why: ApplyWhy = None,
     run_id: RunId = None,
@@ -221,7 +225,7 @@ def load_state(
 
     config = load(job, branch=branch)
     name = named_state(config, operator, state)
-    columns = LoadColumns(tuple(key or ()), value, entry)
+    columns = LoadColumns(tuple(key or ()), value, entry, time)
     edit = LoadEntries(*name, _place(source), columns, _why(why, apply=apply))
     effect = preview(config, edit)
     checkpoint = _applied(config, edit, run_id) if apply else None
@@ -238,6 +242,11 @@ def load_state(
 
 
 def _place(path: str) -> str:
+    from headrace.errors import ConfigError
+
+    if not path:
+        msg = "--from names no place. Nothing was changed."
+        raise ConfigError(msg)
     return path if "://" in path else str(Path(path).absolute())
 
 
@@ -257,7 +266,7 @@ def _why(why: str | None, *, apply: bool) -> str:
 def _fields(given: list[str]) -> dict[str, str]:
     from headrace.errors import ConfigError
 
-    fields = dict(field.partition("=")[::2] for field in given if "=" in field)
+    fields = dict(field.partition("=")[::2] for field in given if field.find("=") > 0)
     if len(fields) < len(given):
         msg = "--field takes NAME=VALUE, and each name once. Nothing was changed."
         raise ConfigError(msg)

@@ -20,6 +20,7 @@ from headrace.api.functions import Context, KeyedProcessFunction
 from headrace.api.graph import Process
 from headrace.api.records import RowKind, unit_of
 from headrace.api.states import AggregatingState, BroadcastState, ListState, MapState, ReducingState, State, ValueState
+from headrace.api.ttl import TtlTime
 from headrace.api.types import key_types
 from headrace.commit.schema_check import check_schemas, declared_schemas
 from headrace.config import JobConfig, parse_timestamp
@@ -171,7 +172,9 @@ class SetEntry(EditEntries):
         before = declared.live_rows(job)
         rows = [row for row in before if declared.is_meant(row)]
         if not rows and not self.creates:
-            raise ConfigError(_no_entry(job, self.name, declared.key_json.decode()))
+            raise ConfigError(
+                f"{_no_entry(job, self.name, declared.key_json.decode())} To make a new one: --create. Nothing was changed."
+            )
         value = declared.value(self.value, self.fields, rows)
         process = declared.set(job, value)
         changes = tuple((store, of_store) for store, of_store in process.changes() if of_store)
@@ -225,7 +228,10 @@ class DeclaredState:
         """Return a finished process in which user code has set the value of each key (JSON). The stored entries are in `backend`."""
         last, operator = job.last, self.operator
         watermark = last.watermark_of(operator.name)
-        states = {state.name: _plain(state) for state in declared_states(operator.function).values()}
+        keyed = (
+            state for state in declared_states(operator.function).values() if not isinstance(state, BroadcastState)
+        )
+        states = {f"{_OWN}{state.name}": _plain(state) for state in keyed}
         function: type[_SetsValues] = type("_SetsValues", (_SetsValues,), states)
         process = KeyedProcess(
             Process(operator.name, operator.key, function(self.state.name)),
@@ -236,10 +242,26 @@ class DeclaredState:
             stage=self.stage.number,
             lifetimes=last.state_ttl.lifetimes(operator.name),
         )
-        now = clock.now() if watermark is None else watermark
+        now = self.time(job)
         order = processing_time_order(last.timeline(self.stage.sources).bucket.next_ordinal, last.checkpoint_id + 1)
-        process.run([[Element(order, now, RowKind.INSERT, key_json, value) for key_json, value in values]], ())
+        elements = [
+            Element(order, now if value.time is None else value.time, RowKind.INSERT, key_json, value)
+            for key_json, value in values
+        ]
+        process.run([elements], ())
         return process
+
+    def time(self, job: JobView) -> int:
+        """Return the event time of what is set (ms): the watermark, or before the first one the latest event time, or else now."""
+        name = self.operator.name
+        reached = (job.last.watermark_of(name), job.last.latest_event_of(name), clock.now())
+        return next(time for time in reached if time is not None)
+
+    def needs_times(self, job: JobView) -> bool:
+        """Return whether nothing tells when the lifetime of what is set begins: it counts event time, and the job has seen none."""
+        ttl, name = self.state.ttl, self.operator.name
+        counts = ttl is not None and ttl.time is TtlTime.EVENT
+        return counts and job.last.watermark_of(name) is None and job.last.latest_event_of(name) is None
 
 
 class SetValue(msgspec.Struct, frozen=True):
@@ -249,6 +271,12 @@ class SetValue(msgspec.Struct, frozen=True):
     namespace: str = ""
     entry: Any = None
     """Key within a map."""
+    time: int | None = None
+    """Event time (ms); None: that of the job."""
+
+
+_OWN = "own_"
+"""Beginning of the attributes with states: a state may be called as a method is."""
 
 
 class _SetsValues(KeyedProcessFunction[SetValue, SetValue]):
@@ -256,11 +284,11 @@ class _SetsValues(KeyedProcessFunction[SetValue, SetValue]):
 
     def __init__(self, state: str) -> None:
         """Take the name of the state."""
-        self.state = state
+        self._attribute = f"{_OWN}{state}"
 
     def process(self, record: SetValue, ctx: Context, /) -> None:  # type: ignore[override]  # noqa: ARG002 - the record says it
         """Set the value."""
-        handle = getattr(self, self.state).namespace(record.namespace)
+        handle = getattr(self, self._attribute).namespace(record.namespace)
         if record.entry is None:
             handle.update(record.value)
         else:
@@ -289,7 +317,11 @@ class DeclaredEntry:
             user_key = _entry_key(state, name)
         elif name.entry is not None:
             raise ConfigError(f"state '{name.state}' is no map, so it has no --entry. Nothing was changed.")
-        return cls(declared, stored_key(declared.stage, name.key), name.namespace or "", user_key)
+        live = {row["key"] for row in live_entries(job, name.operator, (name.state,), key_texts(name.key))}
+        declares = any(key_types(*of) is not None for of in zip(declared.stage.takes, declared.stage.keys, strict=True))
+        is_known = not declares and len(live) == 1
+        key_json = live.pop().encode() if is_known else stored_key(declared.stage, name.key)
+        return cls(declared, key_json, name.namespace or "", user_key)
 
     @property
     def state(self) -> State:
@@ -394,17 +426,36 @@ def _check_stored(job: JobView, plan: Plan, operator: str, state: str) -> None:
 
 
 def stored_key(stage: KeyedStage, text: str) -> bytes:
-    """Return the JSON text under which an operator stores a key that somebody has written. Raises `ConfigError` where it does not fit."""
+    """Return the JSON text under which an operator stores a key that somebody has written. Raises `ConfigError` where it does not fit.
+
+    Where nothing declares the type of the key, it must be JSON as it is stored, or text that is no JSON.
+    """
     record, key = next((record, key) for record, key in zip(stage.takes, stage.keys, strict=True) if key is not None)
     types = key_types(record, key)
-    problem = ""
-    for candidate in key_texts(text):
+    if types is None and len(key_texts(text)) > 1 and not text.lstrip().startswith('"'):
+        msg = (
+            f"nobody can tell whether {text!r:.200} is a text or a number: the key of operator '{stage.name}' is a function without the type that it "
+            "returns. Annotate it, or write a text as JSON, in quotes. Nothing was changed."
+        )
+        raise ConfigError(msg)
+    target: Any = Any if types is None else types[0] if len(types) == 1 else tuple[types]  # type: ignore[valid-type]
+    try:
+        value = _read(text, target)
+        return encode(typed_key([*value] if isinstance(value, tuple) else value, types, key))
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        msg = f"{text!r:.200} is no key of operator '{stage.name}' (its key is {key}): {error}. Nothing was changed."
+        raise ConfigError(msg) from error
+
+
+def _read(text: str, type_: Any) -> Any:
+    """Return what somebody has written as JSON of a type, or else as plain text. Raises `msgspec.ValidationError` where neither fits."""
+    try:
+        return msgspec.json.decode(text, type=type_)
+    except msgspec.DecodeError as error:
         try:
-            return encode(typed_key(msgspec.json.decode(candidate), types, key))
-        except (msgspec.ValidationError, TypeError, ValueError) as error:
-            problem = problem or str(error)
-    msg = f"{text!r:.200} is no key of operator '{stage.name}' (its key is {key}): {problem}. Nothing was changed."
-    raise ConfigError(msg)
+            return msgspec.convert(text, type=type_)
+        except msgspec.ValidationError:
+            raise msgspec.ValidationError(str(error)) from error
 
 
 def _entry_key(state: MapState[Any, Any], name: EntryName) -> bytes:
@@ -415,15 +466,17 @@ def _entry_key(state: MapState[Any, Any], name: EntryName) -> bytes:
 def _typed(text: str, type_: Any, what: str) -> Any:
     """Return a value that somebody has written as JSON, or as plain text where that fits. Raises `ConfigError` where neither does."""
     try:
-        return _as_stored(msgspec.json.decode(text, type=type_), type_)
-    except msgspec.DecodeError as error:
         try:
-            return msgspec.convert(text, type=type_)
-        except msgspec.ValidationError:
-            msg = f"{what} must be {_name(type_)}, as JSON: {error}. Given: {text!r:.200}. Nothing was changed."
-            raise ConfigError(msg) from error
+            return _as_stored(msgspec.json.decode(text, type=type_), type_)
+        except msgspec.DecodeError as error:
+            try:
+                return _as_stored(msgspec.convert(text, type=type_), type_)
+            except msgspec.ValidationError:
+                msg = f"{what} must be {_name(type_)}, as JSON: {error}. Given: {text!r:.200}. Nothing was changed."
+                raise ConfigError(msg) from error
     except UnfitRecord as error:
-        raise ConfigError(f"{what} does not fit: {error.field} {error.why}. Nothing was changed.") from error
+        field = error.field.removeprefix("value").removeprefix(".")
+        raise ConfigError(f"{what} does not fit: {field} {error.why}. Nothing was changed.") from error
 
 
 def _types_of_fields(type_: Any) -> dict[str, Any]:
@@ -452,14 +505,14 @@ def _time_of(text: str, type_: Any) -> msgspec.Raw | None:
 
 
 def _as_stored(value: Any, type_: Any) -> Any:
-    """Return a record as it comes back from columns: decimals have their declared digits. Raises `UnfitRecord` where they don't fit."""
-    if not _is_struct(type_):
-        return value
+    """Return a value as it comes back from columns: decimals have their declared digits. Raises `UnfitRecord` where they don't fit."""
+    record = msgspec.defstruct("Value", [("value", type_)])
     try:
-        columns_of(type_)
+        columns_of(record)
     except ConfigError:  # a state may hold what has no columns
         return value
-    return from_struct_array(to_struct_array([value], type_), type_)[0]
+    (stored,) = from_struct_array(to_struct_array([record(value)], record), record)
+    return stored.value  # type: ignore[union-attr]  # its record has a value
 
 
 def _name(type_: Any) -> str:
@@ -569,7 +622,13 @@ class _Stored:
 def _named_rows(job: JobView, name: EntryName) -> list[dict[str, Any]]:
     rows = [row for row in live_entries(job, name.operator, (name.state,), key_texts(name.key)) if _is_named(name, row)]
     if not rows:
-        raise ConfigError(_no_entry(job, name, name.key))
+        raise ConfigError(f"{_no_entry(job, name, name.key)} Nothing was changed.")
+    for what, column in (("key", "key"), ("entry", "user_key")):
+        meant = sorted({row[column] for row in rows if row[column] is not None})
+        if len(meant) > 1 and (what == "key" or name.entry is not None):
+            raise ConfigError(
+                f"several are meant by {what} {getattr(name, what)}: {', '.join(meant)}. Write it as JSON, in single quotes. Nothing was changed."
+            )
     return rows
 
 
@@ -608,7 +667,7 @@ def _expiries(job: JobView) -> list[RowExpiry]:
 def _no_entry(job: JobView, name: EntryName, key: str) -> str:
     return (
         f"{_shown(name)} has no live entry of key {key}: it isn't there, or it has expired. 'headrace state get {job.config.job} KEY' shows "
-        "what a key has. To make a new one: --create. Nothing was changed."
+        "what a key has."
     )
 
 

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.api.graph import KeyBy
-from headrace.api.states import MapState
+from headrace.api.records import Timestamp
+from headrace.api.states import ListState, MapState
 from headrace.api.types import key_types
 from headrace.config import JobConfig
 from headrace.edits.edit import JobView, StateEdit
 from headrace.edits.entries import DeclaredState, SetValue, as_declared
+from headrace.edits.rewrite import removed
 from headrace.errors import ConfigError, StorageError
 from headrace.log.checkpoint import Kind
 from headrace.log.facts import Edited
@@ -31,6 +34,7 @@ from headrace.sources.folder.format import UNREADABLE
 from headrace.sources.folder.parquet import ParquetColumns
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
+from headrace.state.key_groups import KeyGroupRange
 from headrace.storage.table import LOG
 from headrace.tables.changelog import Changelog
 from headrace.tables.folder import JobFolder
@@ -56,6 +60,8 @@ class LoadColumns:
     """Of a value that is no record. The fields of a record are columns of their own."""
     entry: str = "entry"
     """Of the key within a map."""
+    time: str | None = None
+    """Of the event time, from which the lifetime of a value counts; None: the job's watermark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,33 +93,36 @@ class LoadEntries(StateEdit[LoadEffect]):
 
     def look(self, job: JobView) -> LoadEffect:
         """See `StateEdit.look`."""
-        rows, samples, known = 0, list[tuple[str, str]](), set[int]()
+        rows, samples = 0, list[tuple[str, str]]()
         for values in self._values(job):
-            for key_json, value in values:
-                identity = hash((key_json, encode(value.entry)))
-                if identity in known:
-                    within = "" if value.entry is None else f", entry {value.entry!r:.100}"
-                    raise ConfigError(
-                        f"{self.path} has the key {key_json.decode():.200}{within} twice. Nothing was changed."
-                    )
-                known.add(identity)
-            samples += [
-                (key_json.decode(), encode(value.value).decode()) for key_json, value in values[: _NAMED - len(samples)]
-            ]
+            wanted = _NAMED - len(samples)
+            samples += [(key_json.decode(), encode(value.value).decode()) for key_json, value in values[:wanted]]
             rows += len(values)
         if not rows:
             raise ConfigError(f"{self.path} has no rows. Nothing was changed.")
         return LoadEffect(rows, tuple(samples))
 
-    def additions(self, job: OpenJob, effect: LoadEffect) -> Iterator[tuple[str, pa.Table]]:  # noqa: ARG002 - it reads the table again
-        """See `StateEdit.additions`."""
-        declared = DeclaredState.of(plan_of(job.config.code), self.operator, self.state, job)
+    def additions(self, job: OpenJob, effect: LoadEffect) -> Iterator[tuple[str, pa.Table]]:
+        """See `StateEdit.additions`. The table is read again, and checked again: somebody may have changed it."""
+        declared = self._declared(job)
         changelog = Changelog(self.operator, job.next_id, job.last.max_parallelism)
+        rows, keys = 0, list[bytes]()
         for values in self._values(job):
             process = declared.set(job, HashMapBackend(), values)
             for store, changes in process.changes():
                 yield KEYED_STATE, changelog.values(store, changes)
             yield TIMERS, changelog.timers(process.timers.changes())
+            rows += len(values)
+            keys += [key_json for key_json, _ in values] if isinstance(declared.state, ListState) else ()
+        if rows != effect.rows:
+            raise ConfigError(f"{self.path} was changed while it was read. Nothing was changed in the job.")
+        for part in (
+            job.view(KEYED_STATE)
+            .of(self.operator, states=self.state)
+            .ranges(KeyGroupRange.all_of(job.last.max_parallelism))
+        ):
+            live = part.live()
+            yield KEYED_STATE, removed(KEYED_STATE, live.filter(_of_lists(live, keys)), job.next_id)
 
     def facts(self, job: OpenJob, effect: LoadEffect, rows: int) -> dict[str, Any]:  # noqa: ARG002 - rows of timers count, too
         """See `StateEdit.facts`."""
@@ -124,14 +133,36 @@ class LoadEntries(StateEdit[LoadEffect]):
             "cause": Edited("load", self.operator, self.state),
         }
 
+    def _declared(self, job: JobView) -> DeclaredState:
+        return DeclaredState.of(plan_of(job.config.code), self.operator, self.state, job)
+
     def _values(self, job: JobView) -> Iterator[list[tuple[bytes, SetValue]]]:
-        declared = DeclaredState.of(plan_of(job.config.code), self.operator, self.state, job)
+        """Yield the values of all keys, in parts. Raises `ConfigError` as the edit does."""
+        declared = self._declared(job)
+        if self.columns.time is None and declared.needs_times(job):
+            msg = (
+                f"the lifetime of state '{self.state}' counts event time, and the job has seen none yet: name the column with the event time of "
+                "each row (--time). Nothing was changed."
+            )
+            raise ConfigError(msg)
         reader = _Reader.of(declared, self.columns, self.path)
-        first = 0
+        first, known = 0, set[int]()
         for rows in tables_at(job.config, self.path):
             for start in range(0, rows.num_rows, _AT_ONCE):
-                yield reader.read(rows.slice(start, _AT_ONCE), first + start)
+                values = reader.read(rows.slice(start, _AT_ONCE), first + start)
+                self._check_keys(values, known)
+                yield values
             first += rows.num_rows
+
+    def _check_keys(self, values: Sequence[tuple[bytes, SetValue]], known: set[int]) -> None:
+        for key_json, value in values:
+            identity = hash((key_json, encode(value.entry)))
+            if identity in known:
+                within = "" if value.entry is None else f", entry {value.entry!r:.100}"
+                raise ConfigError(
+                    f"{self.path} has the key {key_json.decode():.200}{within} twice. Nothing was changed."
+                )
+            known.add(identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +176,7 @@ class _Reader:
     values: RecordReader
     is_record: bool
     entries: RecordReader | None
+    times: RecordReader | None
 
     @classmethod
     def of(cls, declared: DeclaredState, columns: LoadColumns, path: str) -> _Reader:
@@ -164,26 +196,38 @@ class _Reader:
         is_record = isinstance(declared.type, type) and issubclass(declared.type, msgspec.Struct)
         value = RecordReader(declared.type, None) if is_record else _reader([declared.type], [columns.value])
         entry = _reader([declared.state.key_type], [columns.entry]) if isinstance(declared.state, MapState) else None
-        return cls(path, key, types, _reader(types, names), value, is_record, entry)
+        times = None if columns.time is None else _reader([Timestamp], [columns.time])
+        return cls(path, key, types, _reader(types, names), value, is_record, entry, times)
 
     def read(self, rows: pa.Table, first: int) -> list[tuple[bytes, SetValue]]:
         """Return the values in rows, the first of which has this number. Raises `ConfigError` for rows that do not fit."""
-        readers = [reader for reader in (self.keys, self.values, self.entries) if reader is not None]
+        readers = [reader for reader in (self.keys, self.values, self.entries, self.times) if reader is not None]
         if missing := [name for reader in readers for name in reader.missing(rows.schema.names)]:
             has = ", ".join(rows.schema.names)
             raise ConfigError(f"{self.path} has no column {', '.join(missing)} (it has: {has}). Nothing was changed.")
         parts = [reader.read(rows) for reader in readers]
-        if bad := sorted((row.position, row.error) for _, _, refused in parts for row in refused):
-            raise ConfigError(self._refusal(bad, first))
-        keys, values, *entries = ([_values_of(record) for record in records] for records, _, _ in parts)
+        bad = {row.position: row.error for _, _, refused in parts for row in refused}
+        records = iter([records for records, _, _ in parts])
+        keys, values = map(_values_of, next(records)), [self._value_of(record) for record in next(records)]
+        bad |= {
+            at: "the value is null: delete the key instead"
+            for at, value in enumerate(values)
+            if value is None and at not in bad
+        }
+        if bad:
+            raise ConfigError(self._refusal(sorted(bad.items()), first))
         try:
             texts = [encode(typed_key(key[0] if len(key) == 1 else key, self.types, self.key)) for key in keys]
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{self.path}: a key does not fit: {error}. Nothing was changed.") from error
-        records, _, _ = parts[1]
-        set_ = records if self.is_record else [value for (value,) in values]
-        within = [entry for (entry,) in entries[0]] if entries else [None] * len(texts)
-        return [(text, SetValue(value, "", entry)) for text, value, entry in zip(texts, set_, within, strict=True)]
+        nothing = [None] * len(texts)
+        within = nothing if self.entries is None else [_values_of(record)[0] for record in next(records)]
+        times = nothing if self.times is None else [_values_of(record)[0] for record in next(records)]
+        columns = zip(texts, values, within, times, strict=True)
+        return [(text, SetValue(value, "", entry, time)) for text, value, entry, time in columns]
+
+    def _value_of(self, record: msgspec.Struct | None) -> Any:
+        return record if self.is_record or record is None else _values_of(record)[0]
 
     def _refusal(self, bad: Sequence[tuple[int, str]], first: int) -> str:
         some = "; ".join(f"row {first + position}: {error}" for position, error in bad[:_NAMED])
@@ -193,13 +237,28 @@ class _Reader:
 
 def _reader(types: Sequence[Any], columns: Sequence[str]) -> RecordReader:
     """Return the reader of values of some types, each in a column."""
-    fields = [f"value{place}" for place in range(len(types))]
-    record = msgspec.defstruct("Loaded", [*zip(fields, types, strict=True)])
+    fields = [
+        name if name.isidentifier() and not name.startswith("_") else f"value{place}"
+        for place, name in enumerate(columns)
+    ]
+    record = msgspec.defstruct("Row", [*zip(fields, types, strict=True)])
     return RecordReader(record, None, names=tuple(zip(fields, columns, strict=True)))
 
 
 def _values_of(record: msgspec.Struct | None) -> list[Any]:
     return [*msgspec.structs.astuple(record)] if record is not None else []
+
+
+def _is_hidden(name: str) -> bool:
+    """Return whether a file or one of its folders is one that Spark leaves out: it begins with a dot or an underscore, and is no partition."""
+    return any(part[0] == "." or (part[0] == "_" and "=" not in part) for part in name.split("/"))
+
+
+def _of_lists(live: pa.Table, keys: Sequence[bytes]) -> pa.Array:
+    """Return a mask of the elements of these keys' lists, outside of namespaces: others take their place."""
+    return pc.and_(
+        pc.is_in(live["key"], pa.array([key.decode() for key in keys], pa.string())), live["namespace"].is_null()
+    )
 
 
 def tables_at(config: JobConfig, path: str) -> Iterator[pa.Table]:
@@ -209,14 +268,15 @@ def tables_at(config: JobConfig, path: str) -> Iterator[pa.Table]:
     """
     place = JobFolder.of(config).at(path)
     try:
-        if path.endswith(".parquet"):
+        folder, _, own = path.rpartition("/")
+        if own.endswith(".parquet") and own not in place.at(folder).folders():
             yield ParquetColumns(place).read()
             return
         names = place.files()
         if any(name.startswith(f"{LOG}/") for name in names):
             yield from table_rows(place)
             return
-        files = sorted(name for name in names if name.endswith(".parquet"))
+        files = sorted(name for name in names if name.endswith(".parquet") and not _is_hidden(name))
         for name in files:
             yield ParquetColumns(place.below(name)).read()
     except UNREADABLE as error:

@@ -59,11 +59,12 @@ from headrace.commit.restore_check import RestoreCheck
 from headrace.config import JobConfig
 from headrace.edits.edit import Rewrite
 from headrace.edits.fork import WITHOUT_STATE, linked, log_of
+from headrace.edits.waiting import DUE_NOW
 from headrace.errors import ConfigError, FencedError, SinkMismatchError
 from headrace.log.branches import Branch, Branches, finish_promotion
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.declared import to_schemas
-from headrace.log.facts import Promoted
+from headrace.log.facts import Edited, Promoted
 from headrace.log.intervals import position_of
 from headrace.log.lease import Notify, silent
 from headrace.log.lineage import Lineage
@@ -519,7 +520,9 @@ def _edited_again(lineage: Iterable[Checkpoint], own: OpenJob) -> set[int]:
     on_branch = Counter(checkpoint.cause for checkpoint in own.lineage.checkpoints if checkpoint.kind is Kind.EDIT)
     again = set()
     for checkpoint in lineage:
-        if checkpoint.kind is Kind.EDIT and on_branch[checkpoint.cause]:
+        if isinstance(checkpoint.cause, Edited) and checkpoint.cause.command == f"calls {DUE_NOW}":
+            again.add(checkpoint.checkpoint_id)
+        elif checkpoint.kind is Kind.EDIT and on_branch[checkpoint.cause]:
             on_branch[checkpoint.cause] -= 1
             again.add(checkpoint.checkpoint_id)
     return again

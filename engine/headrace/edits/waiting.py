@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from headrace import clock
 from headrace.api.functions import TimeDomain, has_timers
-from headrace.api.graph import Process
+from headrace.api.graph import OperatorFunction, Process
 from headrace.async_io.pending_call import Status, StoredCall
 from headrace.edits.edit import JobView, StateEdit
 from headrace.edits.entries import keyed_stage, stored_key
@@ -23,6 +23,7 @@ from headrace.errors import ConfigError
 from headrace.log.checkpoint import Kind
 from headrace.log.facts import Edited
 from headrace.plan.loader import plan_of
+from headrace.plan.stages import waits_of
 from headrace.state.codec import key_texts
 from headrace.state.timers import Timer, TimerChange
 from headrace.storage.predicate import OneOf
@@ -31,6 +32,10 @@ from headrace.tables.schemas import ASYNC_REQUESTS, QUARANTINE, TIMERS
 
 if TYPE_CHECKING:
     from headrace.commit.protocol import OpenJob
+
+
+DUE_NOW = "due now"
+"""Command of edits that make calls due. They change no result, so a branch may lack them."""
 
 
 class TimerName(NamedTuple):
@@ -88,6 +93,12 @@ class SetTimer(EditTimers):
         name = self.name
         stage = keyed_stage(plan_of(job.config.code), name.operator, job.config.job)
         assert isinstance(stage.operator, Process)  # noqa: S101 - by `keyed_stage`
+        if isinstance(stage.operator.function, OperatorFunction):
+            msg = (
+                f"operator '{name.operator}' is a ready-made one, whose timers follow rules of its own: only those of a function of the pipeline can be "
+                "set. Nothing was changed."
+            )
+            raise ConfigError(msg)
         if not has_timers(stage.operator.function):
             raise ConfigError(
                 f"operator '{name.operator}' has no on_timer(): nothing would hear of a timer. Nothing was changed."
@@ -154,11 +165,21 @@ class EditCalls(StateEdit[Sequence[StoredCall]]):
 
     def look(self, job: JobView) -> Sequence[StoredCall]:
         """See `StateEdit.look`."""
+        waits = {wait.name: wait for wait in waits_of(plan_of(job.config.code))}
+        wait = waits.get(self.name.operator)
+        if self.name.key is not None and (wait is None or wait.key is None):
+            msg = f"calls of operator '{self.name.operator}' have no key: leave --key out. Nothing was changed."
+            raise ConfigError(msg)
         keys = None if self.name.key is None else key_texts(self.name.key)
         rows = job.view(ASYNC_REQUESTS).of(self.name.operator, keys=keys).live_rows(StoredCall.__struct_fields__)
         calls = [StoredCall(**row) for row in rows]
         waiting = [call for call in calls if call.status != Status.COMPLETED.value]
         if not waiting:
+            known = ", ".join(waits) or "none"
+            if wait is None:
+                raise ConfigError(
+                    f"no async operator is called '{self.name.operator}' (there are: {known}). Nothing was changed."
+                )
             msg = f"no call of operator '{self.name.operator}' waits under that name: headrace retries {job.config.job} lists them. Nothing was changed."
             raise ConfigError(msg)
         return waiting
@@ -179,7 +200,7 @@ class RetryCalls(EditCalls):
     name: CallName
     why: str = ""
 
-    command: ClassVar[str] = "due now"
+    command: ClassVar[str] = DUE_NOW
 
     def additions(self, job: OpenJob, effect: Sequence[StoredCall]) -> Iterator[tuple[str, pa.Table]]:
         """See `StateEdit.additions`."""

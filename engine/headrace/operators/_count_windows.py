@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,7 +12,7 @@ from headrace.api.functions import Context, TimeDomain
 from headrace.api.options import JoinFunction, Ranks, WindowFunction, WindowJoin, WindowOptions, Windows
 from headrace.api.records import Struct
 from headrace.api.states import ValueState
-from headrace.api.ttl import AnyTtl, StateTtl, ttl_of
+from headrace.api.ttl import AnyTtl, StateTtl, TtlTime, ttl_of
 from headrace.names import counted
 from headrace.operators._accumulators import Change
 from headrace.operators._event_time import freed_by
@@ -68,9 +68,11 @@ class CountWindow(Windows):
         return self.size if self.slide is None else self.slide
 
     def _ttl(self) -> StateTtl | None:
-        return ttl_of(
+        """Return the TTL of the rows. A duration counts processing time: rows are counted by arrival, and an old one must not end the window."""
+        ttl = ttl_of(
             self.state_ttl, kept="windows that never become full", after="the rows of such a window are forgotten"
         )
+        return ttl if ttl is None or ttl is self.state_ttl else replace(ttl, time=TtlTime.PROCESSING)
 
     def aggregation(self, takes: type[In], gives: type[Out], options: WindowOptions, /) -> WindowFunction[In, Out]:
         """Return the function that makes a record `gives` of the records of each key and window."""

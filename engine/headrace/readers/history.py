@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from headrace.errors import StorageError
 from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.facts import Edited
 from headrace.readers.job_at import WITH_STATE, JobAtCheckpoint, check_operator, check_state
 from headrace.readers.query import Rows, ask, ask_once, connect, copy, milliseconds, timestamp, unreadable
 from headrace.readers.state import key_conditions
@@ -94,7 +95,10 @@ class EntryHistory:
 
     def _by(self, row: ChangeRow) -> str:
         checkpoint = self._checkpoints.get(row["checkpoint_id"])
-        return " by hand" if checkpoint is not None and checkpoint.kind is Kind.EDIT else ""
+        if checkpoint is None or checkpoint.kind is not Kind.EDIT:
+            return ""
+        ends = isinstance(checkpoint.cause, Edited) and checkpoint.cause.command == "expire"
+        return " by hand, so that it has expired" if ends else " by hand"
 
     def _dropped(self, row: ChangeRow, following: ChangeRow | None) -> int | None:
         """Return the compaction that dropped the entry after this row and before the following row; None without one."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from decimal import Decimal
+from typing import Annotated
 
 import pytest
 
 from headrace import (
+    BroadcastState,
     Cleanup,
+    Digits,
+    KeyedBroadcastFunction,
     KeyedProcessFunction,
     ListState,
     MapState,
@@ -303,3 +308,114 @@ def test_expired_entries_are_gone_at_once(remembering):
     assert later(remembering, 2) == Seen("a", 2, None, [])
     assert later(remembering, 3, "b") == Seen("b", 3, 2, [2])
     assert later(remembering, 4) == Seen("a", 4, 10, [10])
+
+
+# ------------------------------------------------------------------------------------------------------ keys and types
+
+
+Money = Annotated[Decimal, Digits(20, 2)]
+
+
+class Bill(Struct, frozen=True):
+    price: Money
+    shop: str
+    at: Timestamp
+
+
+class Note(Struct, frozen=True):
+    text: str
+
+
+class Awkward(KeyedProcessFunction[Bill, Note]):
+    state = ValueState("state", Money)
+    process_ = MapState("process", int | str, Annotated[Decimal, Digits(4, 2)])
+
+    def process(self, bill, ctx, /):
+        ctx.collect(Note(f"{self.state.value()} {dict(self.process_.entries())}"))
+        self.state.update(bill.price)
+        self.process_.put(5, Decimal(1))
+        self.process_.put("5", Decimal(2))
+
+
+def awkward(key):
+    stream = Pipeline("shop").source("bills", Bill, event_time="at").key_by(key)
+    job = PipelineHarness(stream.process("notes", Awkward()).sink("out"), now=0)
+    job.feed("bills", [Bill(Decimal("123456789012345678.91"), "10115", HOUR)])
+    job.run()
+    return job
+
+
+def of_notes(state, key, **rest):
+    return EntryName("notes", state, key, **rest)
+
+
+def test_long_decimal_is_the_key_that_is_stored():
+    job = awkward("price")
+    for text in ("123456789012345678.91", '"123456789012345678.91"'):
+        (one,) = preview(job.config, SetEntry(of_notes("state", text), "1.5")).differences
+        assert (one.key, one.after) == ('"123456789012345678.91"', '"1.50"')
+
+
+def test_state_may_be_called_as_a_method():
+    job = awkward("shop")
+    edit(job, SetEntry(of_notes("state", "10115"), "1.5", why="counted"))
+    edit(job, SetEntry(of_notes("process", "10115", entry='"5"'), "7", why="counted"))
+    job.feed("bills", [Bill(Decimal(1), "10115", HOUR)])
+    job.run()
+    (_, second) = sorted((note.text for note in job.sink("out")), key=len)
+    assert second == "1.50 {'5': Decimal('7.00'), 5: Decimal('1')}"
+
+
+def test_digits_hold_without_a_record():
+    job = awkward("shop")
+    for state, text, entry in (("state", "1.505", None), ("state", '"NaN"', None), ("process", "100.00", "5")):
+        with pytest.raises(ConfigError, match="does not fit"):
+            preview(job.config, SetEntry(of_notes(state, "10115", entry=entry), text))
+
+
+def test_entries_that_several_texts_mean_are_not_guessed():
+    job = awkward("shop")
+    with pytest.raises(ConfigError, match='several are meant by entry 5: "5", 5. Write it as JSON'):
+        preview(job.config, DeleteEntries(of_notes("process", "10115", entry="5")))
+    (one,) = preview(job.config, DeleteEntries(of_notes("process", "10115", entry='"5"'))).differences
+    assert one.user_key == '"5"'
+
+
+def test_undeclared_keys_are_those_that_are_there():
+    job = awkward(lambda bill: bill.shop)
+    (one,) = preview(job.config, SetEntry(of_notes("state", "10115"), "1")).differences
+    assert one.key == '"10115"'
+    with pytest.raises(ConfigError, match="nobody can tell whether '10116' is a text or a number"):
+        preview(job.config, SetEntry(of_notes("state", "10116"), "1", creates=True))
+    (one,) = preview(job.config, SetEntry(of_notes("state", '"10116"'), "1", creates=True)).differences
+    assert one.key == '"10116"'
+
+
+class Rules(KeyedBroadcastFunction[Order, Order, Note]):
+    rules = BroadcastState("rules", str, int)
+    seen = ValueState("seen", int)
+
+    def process(self, order, ctx, /):
+        ctx.collect(Note(str(self.seen.value())))
+        self.seen.update(1)
+
+    def process_broadcast(self, order, ctx, /):
+        self.rules.put(order.customer, order.cents)
+
+
+def test_keyed_state_beside_broadcast_state_is_set():
+    shop = Pipeline("shop")
+    orders, rules = (shop.source(name, Order, event_time="at") for name in ("orders", "rules"))
+    job = PipelineHarness(
+        orders.key_by("customer").connect(rules.broadcast()).process("totals", Rules()).sink("out"), now=0
+    )
+    job.feed("orders", [Order("a", 1, HOUR)])
+    job.feed("rules", [Order("a", 1, HOUR)])
+    job.run()
+    edit(job, SetEntry(name("seen"), "9", why="counted"))
+    job.feed("orders", [Order("a", 1, HOUR)])
+    job.feed("rules", [Order("a", 1, HOUR)])
+    job.run()
+    assert sorted(note.text for note in job.sink("out")) == ["9", "None"]
+    with pytest.raises(ConfigError, match="is broadcast"):
+        preview(job.config, SetEntry(name("rules"), "9"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated
 
@@ -10,7 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from headrace import Digits, KeyedProcessFunction, ListState, MapState, Pipeline, Struct, Timestamp, ValueState
+from headrace import (
+    Digits,
+    KeyedProcessFunction,
+    ListState,
+    MapState,
+    Pipeline,
+    StateTtl,
+    Struct,
+    Timestamp,
+    ValueState,
+)
 from headrace.commit.verify import verify
 from headrace.edits.edit import apply, preview
 from headrace.edits.load import LoadColumns, LoadEntries
@@ -187,3 +198,62 @@ def test_undeclared_names_are_refused(job, tmp_path):
     ]:
         with pytest.raises(ConfigError, match=message):
             preview(job.config, edit)
+
+
+def test_loaded_lists_replace_those_that_are_there(job, tmp_path):
+    load(job, "items", parquet(tmp_path, shop=["x", "x"], customer=[1, 2], value=[[1, 2, 3], [4]]))
+    load(job, "items", parquet(tmp_path, shop=["x", "x"], customer=[1, 3], value=[[9], []]))
+    assert {customer: line.items for customer, line in lines(job, 1, 2, 3).items()} == {1: [9], 2: [4], 3: []}
+
+
+class Optionals(KeyedProcessFunction[Order, Line]):
+    count = ValueState("count", int | None)
+    late = ValueState("late", int, ttl=StateTtl(timedelta(days=5)))
+
+    def process(self, order, ctx, /):
+        ctx.collect(Line(order.customer, Spent(0, Decimal(0)), [], {}, self.late.value() or 0))
+
+
+def optional_job():
+    stream = Pipeline("shop").source("orders", Order, event_time="at").key_by("shop", "customer")
+    return PipelineHarness(stream.process("totals", Optionals()).sink("lines"), now=0)
+
+
+def test_null_values_are_refused(tmp_path):
+    job, path = optional_job(), parquet(tmp_path, shop=["x"], customer=[1], value=pa.array([None], pa.int64()))
+    with pytest.raises(ConfigError, match="row 0: the value is null: delete the key instead"):
+        preview(job.config, LoadEntries("totals", "count", str(path)))
+
+
+def test_lifetimes_of_loaded_values_need_a_time(tmp_path):
+    job, day = optional_job(), 24 * HOUR
+    path = parquet(tmp_path, shop=["x", "x"], customer=[1, 2], value=[7, 8], seen=[0, 3 * day])
+    with pytest.raises(ConfigError, match="--time"):
+        preview(job.config, LoadEntries("totals", "late", str(path)))
+    load(job, "late", path, LoadColumns(time="seen"))
+    job.clock.advance(6 * day)
+    job.feed("orders", [Order("x", customer, 1, 6 * day) for customer in (9, 9)])
+    job.change(job={"watermark": {"bucket": 1}})
+    job.run()
+    job.feed("orders", [Order("x", customer, 1, 6 * day + 1) for customer in (1, 2)])
+    job.run()
+    assert {line.customer: line.count for line in job.sink("lines")} == {9: 0, 1: 0, 2: 8}
+
+
+def test_table_that_changes_meanwhile_is_refused(job, tmp_path, monkeypatch):
+    lines(job, 1)
+    path = parquet(tmp_path, shop=["x"], customer=[1], value=[70])
+    edit = LoadEntries("totals", "count", str(path), why="first")
+    effect = preview(job.config, edit)
+    monkeypatch.setattr(LoadEntries, "look", lambda *_: effect)
+    parquet(tmp_path, shop=["x", "x"], customer=[1, 2], value=[70, 71])
+    with job.on_its_clock(), pytest.raises(ConfigError, match="was changed while it was read"):
+        apply(job.config, edit, "somebody")
+    assert job.facts[-1].checkpoint_id == 1
+
+
+def test_hidden_files_are_left_out(job, tmp_path):
+    parquet(tmp_path, "rows.parquet/a.parquet", shop=["x"], customer=[1], value=[1])
+    for name in ("_temporary/0/b.parquet", ".c.parquet"):
+        parquet(tmp_path, f"rows.parquet/{name}", shop=["x"], customer=[2], value=[2])
+    assert load(job, "count", tmp_path / "rows.parquet").rows == 1

@@ -22,6 +22,7 @@ from headrace.edits.requeue import requeue
 from headrace.edits.waiting import CallName, DeleteTimers, DropCalls, RetryCalls, SetTimer, TimerName
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Kind
+from headrace.operators import Count, Tumbling
 from headrace.testing import PipelineHarness
 
 HOUR = 3_600_000
@@ -204,3 +205,31 @@ def test_only_calls_of_a_key_are_meant():
     edit(job, RetryCalls(CallName("ask", "b"), "back"))
     job.run()
     assert Service.asked == ["a", "b", "b"]
+
+
+def test_keys_and_operators_of_calls_are_checked(calling):
+    with pytest.raises(ConfigError, match="no async operator is called 'nope' .there are: ask"):
+        edit(calling, RetryCalls(CallName("nope"), "back"))
+    is_keyed = (
+        calling.facts[-1].operators.get("ask") is not None and calling.facts[-1].operators["ask"].rank is not None
+    )
+    if not is_keyed:
+        with pytest.raises(ConfigError, match="have no key: leave --key out"):
+            edit(calling, RetryCalls(CallName("ask", "1"), "back"))
+
+
+def test_branch_may_lack_calls_that_were_due(calling):
+    branch = calling.branch("late")
+    edit(calling, RetryCalls(CallName("ask"), "it is back"))
+    branch.promote()
+    assert calling.facts[-1].kind is Kind.PROMOTION
+
+
+def test_timers_of_ready_made_operators_are_theirs():
+    orders = Pipeline("shop").source("orders", Order, event_time="at").key_by("customer")
+    hours = orders.window(Tumbling(timedelta(hours=1))).aggregate("hours", n=Count())
+    job = PipelineHarness(hours.sink("out"), now=2 * HOUR)
+    job.feed("orders", [Order("a", HOUR)])
+    job.run()
+    with job.on_its_clock(), pytest.raises(ConfigError, match="ready-made"):
+        preview(job.config, SetTimer(TimerName("hours", "a", 90 * HOUR)))

@@ -119,10 +119,19 @@ def test_result_has_event_time_of_last_row():
         assert [emitted_record.timestamp for emitted_record in harness._process.emitted] == [4]
 
 
+def test_old_rows_are_counted_by_arrival():
+    """A duration counts processing time: the event time of a row ends no window."""
+    job = PipelineHarness(counted(CountWindow(3, state_ttl=timedelta(seconds=1))).sink("totals"), bucket=1)
+    for at in (100_000, 5, 100_001, 6, 7, 8):
+        job.feed("bids", [Bid("a", 1, at)])
+        job.run()
+    assert len(job.sink("totals")) == 2
+
+
 def test_expired_rows_leave_the_window():
     with harness_of(CountWindow(2, state_ttl=timedelta(milliseconds=10))) as harness:
         for at in (0, 30, 31):
-            harness.watermark(at)
+            harness.clock.advance(at - harness.clock.now())
             harness.process(Bid("a", at + 1, 1), timestamp=at + 1)
         assert [row.latest for _, row in harness.kinds()] == [32]
 

@@ -221,6 +221,7 @@ _COMMANDS = {
     "jobs.register": ["jobs", "explain"],
     "status.register": ["status", "checkpoints"],
     "top.register": ["top"],
+    "report.register": ["report"],
     "state.register_state": ["state"],
     "sink.register": ["sink"],
     "state.register_history": ["history"],

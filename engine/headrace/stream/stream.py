@@ -1330,8 +1330,8 @@ class WindowedStream(WindowedBase[R]):
         early results are deleted at once.
 
         Raises `TypeError` for a field whose annotation does not define it, or has another type than its aggregate
-        gives; `ValueError` for a negative lateness, an early step below 1 ms, a field that the record lacks, and a
-        stream that retracts records where an aggregate cannot.
+        gives; `ValueError` for a negative lateness, an early step below 1 ms, a field that the record lacks, a
+        stream that retracts records where an aggregate cannot, and early results of sessions of such a stream.
         """
         function, gives = window_aggregate_function(
             self, name, result, aggregates, allowed_lateness=allowed_lateness, early=early

@@ -124,7 +124,7 @@ def test_wrong_retractions_leave_no_entry():
     assert harness.sink("result") == [Prices("a", 1)]
 
 
-VALUES = {
+VALUES: dict[Any, list[Any]] = {
     int: [-(1 << 63), -5, 0, 3, 200, (1 << 63) - 1],
     float: [-1e300, -2.5, 0.0, 0.1, 3.0, 7e200],
     Annotated[Decimal, Digits(9, 2)]: [Decimal(text) for text in ("-10.5", "-9.75", "0.0", "0.1", "9.50", "100")],

@@ -49,21 +49,29 @@ def sign_of(kind: RowKind) -> int:
     return -1 if kind.is_retraction else 1
 
 
-class Accumulator(abc.ABC):
-    """State of one aggregate. `type` is the type of the stored state."""
+class StoredAggregate(abc.ABC):
+    """State of one aggregate. `type` is the type of the state in the row of a key."""
 
     type: Any
+
+    can_remove: bool = False
+    """True: values can be removed again."""
 
     @abc.abstractmethod
     def create(self) -> Any:
         """Return an empty state."""
 
     @abc.abstractmethod
+    def result(self, state: Any, /) -> Any:
+        """Return the result of the state."""
+
+
+class Accumulator(StoredAggregate):
+    """State of one aggregate that is in the row of a key as a whole."""
+
+    @abc.abstractmethod
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
         """Return the state with a value (never None) added."""
-
-    can_remove: bool = False
-    """True: values can be removed again."""
 
     def may_hold(self, state: Any, value: Any, change: Change, /) -> bool:
         """Return whether a value (never None) may have been added before: false only where it surely was not.
@@ -88,10 +96,6 @@ class Accumulator(abc.ABC):
     @abc.abstractmethod
     def merge(self, one: Any, other: Any, /) -> Any:
         """Return the state of the records of both accumulators; the records of `one` are earlier."""
-
-    @abc.abstractmethod
-    def result(self, state: Any, /) -> Any:
-        """Return the result of the state."""
 
 
 class CountAccumulator(Accumulator):
@@ -147,31 +151,19 @@ class DistinctAccumulator(Accumulator):
     def add(self, state: dict[str, int], value: Any, change: Change, /) -> dict[str, int]:
         """Return the state with a value (never None) added."""
         del change
-        _count(state, self._text(value), 1)
+        _count(state, distinct_text(value), 1)
         return state
 
     def may_hold(self, state: dict[str, int], value: Any, change: Change, /) -> bool:
         """Return whether the state holds the value."""
         del change
-        return state.get(self._text(value), 0) > 0
+        return state.get(distinct_text(value), 0) > 0
 
     def remove(self, state: dict[str, int], value: Any, change: Change, /) -> dict[str, int]:
         """Return the state with a value removed."""
         del change
-        _count(state, self._text(value), -1)
+        _count(state, distinct_text(value), -1)
         return state
-
-    @staticmethod
-    def _text(value: Any) -> str:
-        if isinstance(value, float):
-            check_finite("CountDistinct", value)
-            value += 0.0  # -0.0 and 0.0 are equal, and must have one text
-        elif isinstance(value, Decimal):
-            check_finite("CountDistinct", value)
-            value = shortest(value)  # 1.5 and 1.50 as well
-        elif isinstance(value, datetime) and value.tzinfo is not None:
-            value = value.astimezone(UTC)  # equal instants as well
-        return _canonical(value).decode()
 
     def together(self, state: dict[str, int], values: BundledValues, /) -> Callable[[], dict[str, int]] | None:
         """Return what makes the state with values added."""
@@ -201,6 +193,19 @@ def _count_all(counts: dict[str, int], more: Mapping[str, int]) -> dict[str, int
     for text, count in more.items():
         _count(counts, text, count)
     return counts
+
+
+def distinct_text(value: Any) -> str:
+    """Return the JSON text of a value, the same for equal values. Raises `ValueError` for NaN and infinity."""
+    if isinstance(value, float):
+        check_finite("CountDistinct", value)
+        value += 0.0  # -0.0 and 0.0 are equal, and must have one text
+    elif isinstance(value, Decimal):
+        check_finite("CountDistinct", value)
+        value = shortest(value)  # 1.5 and 1.50 as well
+    elif isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(UTC)  # equal instants as well
+    return _canonical(value).decode()
 
 
 def _count(counts: dict[str, int], text: str, more: int) -> None:

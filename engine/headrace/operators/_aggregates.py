@@ -22,6 +22,7 @@ from headrace.operators._accumulators import (
     LastAccumulator,
     SumAccumulator,
 )
+from headrace.operators._multisets import DistinctMultiset, ExtremeMultiset, Multiset
 from headrace.operators._ordered_values import ExtremeByOfAll, ExtremeOfAll, FirstOfAll, LastOfAll
 from headrace.operators._value_types import NUMBERS, ORDERED, ValueType, named, value_type
 
@@ -80,6 +81,11 @@ class Aggregate(abc.ABC):
         """Return its accumulator for records that may be taken back (`-U`, `-D`)."""
         return self.accumulator(record, result)
 
+    def multiset(self, record: type[Struct], result: ValueType, *, retracting: bool) -> Multiset | None:
+        """Return its state by entry; None for an aggregate of which a key has one small value. `retracting`: records may be taken back."""
+        del record, result, retracting
+        return None
+
 
 class _Counting(Aggregate):
     """Aggregates that count: they never return None, and can retract a record."""
@@ -106,12 +112,20 @@ class Count(_Counting):
 
 @dataclass(frozen=True, slots=True)
 class CountDistinct(_Counting):
-    """Number of different values, as an `int`. The state stores each value of a window, with its count."""
+    """Number of different values, as an `int`. The state stores each value of a key or of its window, with its count.
+
+    Without a window and a `state_ttl`, a key with many values has a row of state for each: a new value writes two rows.
+    """
 
     def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:
         """Return its accumulator, for a result of type `result` (without None)."""
         del record, result
         return DistinctAccumulator()
+
+    def multiset(self, record: type[Struct], result: ValueType, *, retracting: bool) -> Multiset:
+        """Return its state by entry."""
+        del record, result, retracting
+        return DistinctMultiset()
 
 
 class _Adding(Aggregate):
@@ -184,6 +198,14 @@ class _Ordered(Aggregate):
             raise TypeError(msg)
         return value
 
+    def multiset_of(self, record: type[Struct], result: ValueType, *, takes_larger: bool) -> Multiset | None:
+        """Return the state by entry of an extreme; None for decimals without digits, whose texts have no order."""
+        value = value_type(record, self.value)
+        known = result if value.type is None else value
+        if known.type is Decimal and known.digits is None:
+            return None
+        return ExtremeMultiset(str(self), known, takes_larger=takes_larger)
+
 
 @dataclass(frozen=True, slots=True)
 class Min(_Ordered):
@@ -199,6 +221,10 @@ class Min(_Ordered):
         del record
         return ExtremeOfAll(str(self), result.type, takes_larger=False)
 
+    def multiset(self, record: type[Struct], result: ValueType, *, retracting: bool) -> Multiset | None:
+        """Return its state by entry, where records may be taken back and the digits of decimals are known."""
+        return self.multiset_of(record, result, takes_larger=False) if retracting else None
+
 
 @dataclass(frozen=True, slots=True)
 class Max(_Ordered):
@@ -213,6 +239,10 @@ class Max(_Ordered):
         """Return its accumulator for records that may be taken back: it has all values."""
         del record
         return ExtremeOfAll(str(self), result.type, takes_larger=True)
+
+    def multiset(self, record: type[Struct], result: ValueType, *, retracting: bool) -> Multiset | None:
+        """Return its state by entry, where records may be taken back and the digits of decimals are known."""
+        return self.multiset_of(record, result, takes_larger=True) if retracting else None
 
 
 @dataclass(frozen=True, slots=True)

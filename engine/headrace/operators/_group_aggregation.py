@@ -18,12 +18,13 @@ from headrace.api.functions import Context, KeyedProcessFunction
 from headrace.api.graph import Emit, KeyBy, OperatorFunction
 from headrace.api.options import GroupOptions
 from headrace.api.records import RowKind, Struct
-from headrace.api.states import AggregateFunction, AggregatingState, ValueState
+from headrace.api.states import AggregateFunction, AggregatingState, MapState, ValueState
 from headrace.api.ttl import StateTtl
 from headrace.operators._accumulators import Change, sign_of
 from headrace.operators._event_time import freed_by
+from headrace.operators._multisets import Entry
 from headrace.operators._normalize import OF_KEY, unmatched
-from headrace.operators._result_record import ResultRecord
+from headrace.operators._result_record import MultisetField, ResultRecord
 from headrace.operators._value_types import are_equal
 from headrace.operators._window_results import check_can_retract, check_kind
 
@@ -42,7 +43,7 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
     """Emits the changes of a key's result.
 
     The state is a *group*: the number of the key's records, their accumulators, and `at`, the event time of the last
-    emitted result (ms).
+    emitted result (ms). Multisets also have entries in `values`, in the namespaces of their fields.
     """
 
     KIND = "aggregates"
@@ -50,6 +51,7 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
     has_row_of_each_key = True
 
     aggregate: ValueState[Any]
+    values: MapState[str, Entry]
 
     def __init__(self, result: ResultRecord, group: type[Any], options: GroupOptions) -> None:
         """Take the result, and the type of the state."""
@@ -57,6 +59,7 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
         self._group = group
         self._options = options
         self._refusing = result.retraction_refused_by()
+        self._has_values = bool(result.multisets)
         self.retracts = options.retract or options.retracting
 
     async def process(self, record: In, ctx: Context, /) -> None:
@@ -67,8 +70,10 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
         group = await self.aggregate.value()
         before = self._shown(group, ctx)
         change = Change(record, ctx.timestamp, self._sign(ctx.row_kind))
-        if change.sign < 0 and self._set_aside(change, group, ctx.row_kind, ctx):
+        if change.sign < 0 and await self._set_aside(change, group, ctx.row_kind, ctx):
             return
+        if self._has_values:
+            group = await self._counted(group, change)
         await self._keep(before, self._changed(group, change), ctx)
 
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
@@ -79,16 +84,18 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
         for record in bundle.walk(bundle.records):
             kind = RowKind(record.kind)
             change = Change(record.record, record.timestamp, self._sign(kind))
-            if change.sign < 0 and self._set_aside(change, group, kind, ctx):
+            if change.sign < 0 and await self._set_aside(change, group, kind, ctx):
                 continue
+            if self._has_values:
+                group = await self._counted(group, change)
             group, last = self._changed(group, change), record
         if last is not None:
             bundle.work_on(last)
             await self._keep(before, group, ctx)
 
-    def _set_aside(self, change: Change, group: Any, kind: RowKind, ctx: Context) -> bool:
+    async def _set_aside(self, change: Change, group: Any, kind: RowKind, ctx: Context) -> bool:
         """Move a retraction that matches nothing to the quarantine, and return whether it was one."""
-        if self._result.may_hold(change, group):
+        if self._result.may_hold(change, group) and await self._have(change.record, group):
             return False
         ctx.quarantine(unmatched(kind, OF_KEY, self._options.ttl))
         return True
@@ -99,10 +106,49 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
 
     def _changed(self, group: Any, change: Change) -> Any:
         """Return a group with a change applied; None if no record is left."""
-        if group is None:
-            group = self._group(0, self._result.create().aggregates)
-        group = self._result.add(change, group)
+        group = self._result.add(change, self._new() if group is None else group)
         return group if group.rows else None
+
+    def _new(self) -> Any:
+        return self._group(0, self._result.create().aggregates)
+
+    # ------------------------------------------------------------------------------------------------ values by entry
+
+    async def _counted(self, group: Any, change: Change) -> Any:
+        """Return a group with the values of a change counted in its multisets."""
+        group = self._new() if group is None else group
+        for field, text, value in self._values_of(change.record):
+            entries = self.values.namespace(field.name)
+            await field.accumulator.count(getattr(group.aggregates, field.name), text, value, change.sign, entries)
+        if group.rows + change.sign == 0:
+            await self._clear_values(group)
+        return group
+
+    def _values_of(self, record: Any) -> list[tuple[MultisetField, str, Any]]:
+        """Return the multisets that take a value of the record, with the value and its text."""
+        values = []
+        for field in self._result.multisets:
+            if field.where is None or field.where(record):
+                value = field.read(record)
+                if value is not None:
+                    values.append((field, field.accumulator.text(value), value))
+        return values
+
+    async def _have(self, record: Any, group: Any) -> bool:
+        """Return whether the multisets have the values of a record."""
+        for field, text, _ in self._values_of(record):
+            holds = field.accumulator.holds(getattr(group.aggregates, field.name), text)
+            if holds is None:
+                holds = await self.values.namespace(field.name).contains(text)
+            if not holds:
+                return False
+        return True
+
+    async def _clear_values(self, group: Any) -> None:
+        """Remove all entries of a group that loses its last record: some are left where that was not the record of its retraction."""
+        for field in self._result.multisets:
+            if getattr(group.aggregates, field.name).others:
+                await self.values.namespace(field.name).clear()
 
     def _shown(self, group: Any, ctx: Context) -> tuple[Any, int]:
         """Return a group's result and its event time (ms); None and 0 without one."""
@@ -169,6 +215,10 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
 
     # -------------------------------------------------------------------------------------------------- describing
 
+    def _entries_kept(self) -> str:
+        fields = ", ".join(field.name for field in self._result.multisets)
+        return f", and one for each different value of {fields} where they are many" if fields else ""
+
     def described(self) -> dict[str, Any]:
         """Return the properties that `headrace explain` shows."""
         net = self._options.emit is Emit.NET_CHANGE
@@ -176,7 +226,7 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
             **self._result.described(),
             "emits": "one change for each key and micro-batch" if net else "each change",
             "retracts": "-U before each +U" if self._options.retract else "no -U",
-            "state_kept": "a row for each key",
+            "state_kept": "a row for each key" + self._entries_kept(),
             "state_freed": freed_by(self._options.ttl),
         }
 
@@ -189,7 +239,9 @@ def group_aggregation(
     Raises the errors of `ResultRecord`; `ValueError` where the input may retract records and the result cannot, and for
     one change for each micro-batch with a TTL, because each record would renew the lifetime at its own time.
     """
-    result = ResultRecord(takes, gives, options.key, retracting=options.retracting, windowed=False)
+    # A lifetime is that of the row of a key: entries beside it would end at other times.
+    by_entry = options.ttl is None
+    result = ResultRecord(takes, gives, options.key, retracting=options.retracting, windowed=False, by_entry=by_entry)
     if options.retracting:
         check_can_retract(result)
     if options.ttl is not None and options.emit is Emit.NET_CHANGE:
@@ -200,7 +252,11 @@ def group_aggregation(
     class Aggregation(GroupAggregation[takes, gives]):  # type: ignore[valid-type]  # known when it is called
         aggregate = ValueState("aggregate", group, ttl=options.ttl)
 
-    return Aggregation(result, group, options)
+    class AggregationByEntry(Aggregation):
+        values = MapState("aggregate_values", str, Entry)
+
+    kind = AggregationByEntry if result.multisets else Aggregation
+    return kind(result, group, options)
 
 
 Acc = TypeVar("Acc")

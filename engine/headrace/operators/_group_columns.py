@@ -48,7 +48,7 @@ class GroupColumns:
         is_compared = gives.__eq__ is not msgspec.Struct.__eq__ or gives.__ne__ is not msgspec.Struct.__ne__
         read = {field.value for field, _ in self._fields if field.value is not None}
         return (
-            not (is_made or is_compared)
+            not (is_made or is_compared or self._result.multisets)
             and gives.__struct_config__.eq
             and all(make is not None for _, make in self._fields)
             and all(map(_is_plain, msgspec.structs.fields(gives)))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -16,26 +16,33 @@ from headrace.api.functions import Context
 from headrace.api.graph import KeyBy
 from headrace.api.records import Struct
 from headrace.api.states import AggregateFunction
-from headrace.operators._accumulators import Accumulator, BundledChanges, Change, OwnAccumulator
+from headrace.operators._accumulators import Accumulator, BundledChanges, Change, OwnAccumulator, StoredAggregate
 from headrace.operators._aggregates import Aggregate
+from headrace.operators._multisets import Multiset
 from headrace.operators._value_types import BundledValues, ValueType, annotated_type, reader, value_type
 from headrace.operators._window_results import WINDOW_END, WINDOW_START, WindowResult, emit_change
 
 KEY = "key"
 
 
+State = TypeVar("State", bound=StoredAggregate)
+
+
 @dataclass(frozen=True, slots=True)
-class AggregatedField:
+class StoredField(Generic[State]):
     """Field of the result that an aggregate makes. `read` and `where` take a record."""
 
     name: str
     aggregate: str
-    accumulator: Accumulator
+    accumulator: State
     value: Any
     """The field of the record, or the function of it, that `read` reads."""
     read: Callable[[Any], Any]
     where: Callable[[Any], object] | None
 
+
+AggregatedField = StoredField[Accumulator]
+MultisetField = StoredField[Multiset]
 
 _Additions = list[
     tuple[Callable[[Any], object] | None, list[tuple[Callable[[Any], Any], list[tuple[str, Accumulator]]]]]
@@ -55,19 +62,28 @@ class ResultRecord(WindowResult):
     """Makes results of records. `takes` is the type of the records, `gives` the type of the result; `key` is the key of the records.
 
     With `windowed`, results may have the fields `window_start` and `window_end`. With `retracting`, records may be taken back.
+    With `by_entry`, `multisets` has the fields whose values are stored one by one, which `add` leaves to its caller.
 
     Raises `TypeError` for a field that nothing defines, or that has another type than its definition gives;
     `ValueError` for a field that the records lack.
     """
 
     def __init__(
-        self, takes: type[Struct], gives: type[Struct], key: KeyBy, *, retracting: bool, windowed: bool = True
+        self,
+        takes: type[Struct],
+        gives: type[Struct],
+        key: KeyBy,
+        *,
+        retracting: bool,
+        windowed: bool = True,
+        by_entry: bool = False,
     ) -> None:
         """Read the annotations of `gives`."""
         self._retracting = retracting
         self._windowed = windowed
+        self._by_entry = by_entry
         self.takes, self.gives = takes, gives
-        self.fields: list[AggregatedField] = []
+        self._stored: list[StoredField[Any]] = []
         self.makers: list[tuple[str, Callable[[Any, int, int], Any]]] = []
         """Fields without an aggregate, and functions of key, start and end (ms) that return their values."""
         for field in msgspec.structs.fields(gives):
@@ -77,12 +93,18 @@ class ResultRecord(WindowResult):
                 msg = f"field '{field.name}' of {gives.__name__} has {len(aggregates_of_field)} aggregates: make a field for each"
                 raise TypeError(msg)
             if aggregates_of_field:
-                self.fields.append(self._aggregated(field.name, annotated_type(field.type), aggregates_of_field[0]))
+                self._stored.append(self._aggregated(field.name, annotated_type(field.type), aggregates_of_field[0]))
             else:
                 self.makers.append((field.name, self._maker(field.name, field.type, key)))
+        self.multisets: list[MultisetField] = [
+            field for field in self._stored if isinstance(field.accumulator, Multiset)
+        ]
+        self.fields: list[AggregatedField] = [
+            field for field in self._stored if isinstance(field.accumulator, Accumulator)
+        ]
         self._additions = _grouped(self.fields)
         aggregates = msgspec.defstruct(
-            f"{gives.__name__}Accumulators", [(field.name, field.accumulator.type) for field in self.fields]
+            f"{gives.__name__}Accumulators", [(field.name, field.accumulator.type) for field in self._stored]
         )
         self._aggregates = aggregates
         self.slice: Any = msgspec.defstruct(f"{gives.__name__}Slice", [("aggregates", aggregates)], bases=(_Rows,))
@@ -91,22 +113,29 @@ class ResultRecord(WindowResult):
 
     def _aggregated(
         self, name: str, wanted: ValueType, aggregate: Aggregate | AggregateFunction[Any, Any, Any]
-    ) -> AggregatedField:
+    ) -> StoredField[Any]:
         if isinstance(aggregate, AggregateFunction):
             shown = f"{type(aggregate).__name__}()"
             self._check_type(name, wanted, result_of(aggregate), shown)
-            return AggregatedField(name, shown, OwnAccumulator(aggregate), None, reader(None), None)
+            return StoredField(name, shown, OwnAccumulator(aggregate), None, reader(None), None)
         shown = str(aggregate)
         self._check_type(name, wanted, aggregate.type_of(self.takes), shown)
-        accumulator_of = aggregate.retractable if self._retracting else aggregate.accumulator
-        return AggregatedField(
+        return StoredField(
             name,
             shown,
-            accumulator_of(self.takes, wanted),
+            self._state_of(aggregate, wanted),
             aggregate.value,
             reader(aggregate.value),
             aggregate.where,
         )
+
+    def _state_of(self, aggregate: Aggregate, wanted: ValueType) -> StoredAggregate:
+        """Return the state of an aggregate, by entry where that is wanted and it can be."""
+        by_entry = aggregate.multiset(self.takes, wanted, retracting=self._retracting) if self._by_entry else None
+        if by_entry is not None:
+            return by_entry
+        accumulator_of = aggregate.retractable if self._retracting else aggregate.accumulator
+        return accumulator_of(self.takes, wanted)
 
     def _check_type(self, name: str, wanted: ValueType, given: ValueType, shown: str) -> None:
         known = given if given.type is not None else replace(given, type=wanted.type)
@@ -151,7 +180,7 @@ class ResultRecord(WindowResult):
 
     def create(self) -> Any:
         """Return an empty part."""
-        return self.slice(rows=0, aggregates=self._aggregates(*(field.accumulator.create() for field in self.fields)))
+        return self.slice(rows=0, aggregates=self._aggregates(*(field.accumulator.create() for field in self._stored)))
 
     def add(self, change: Change, part: Any) -> Any:
         """Return `part` with a change applied."""
@@ -242,7 +271,7 @@ class ResultRecord(WindowResult):
         if part is None or part.rows <= 0:
             return None
         values = {name: make(key, start, end) for name, make in self.makers}
-        for field in self.fields:
+        for field in self._stored:
             values[field.name] = field.accumulator.result(getattr(part.aggregates, field.name))
         return self.gives(**values)
 
@@ -254,11 +283,11 @@ class ResultRecord(WindowResult):
 
     def retraction_refused_by(self) -> list[str]:
         """Return the aggregates that cannot remove a record again."""
-        return [f"{field.name} = {field.aggregate}" for field in self.fields if not field.accumulator.can_remove]
+        return [f"{field.name} = {field.aggregate}" for field in self._stored if not field.accumulator.can_remove]
 
     def described(self) -> dict[str, Any]:
         """Return the aggregates, for people."""
-        return {"aggregates": [f"{field.name} = {field.aggregate}" for field in self.fields]}
+        return {"aggregates": [f"{field.name} = {field.aggregate}" for field in self._stored]}
 
 
 def _grouped(fields: Sequence[AggregatedField]) -> _Additions:

@@ -82,7 +82,10 @@ def new_sessions(bundle: Bundle, gap: int) -> list[NewSession] | None:
 def check_kind(kind: RowKind) -> None:
     """Raise `ValueError` for a retraction."""
     if kind.is_retraction:
-        msg = f"sessions cannot take a record back, and this one is {kind.symbol}"
+        msg = (
+            f"these sessions cannot take a record back, and this one is {kind.symbol}: declare that records may be taken back, as in "
+            "process(..., emits=ChangelogMode.RETRACT)"
+        )
         raise ValueError(msg)
 
 
@@ -108,7 +111,7 @@ class Emitted(Struct, frozen=True):
         return self.span.end - 1
 
 
-class _Live(NamedTuple):
+class Live(NamedTuple):
     """Session that can take records; `name` is the namespace of its accumulators."""
 
     name: str
@@ -121,7 +124,7 @@ class _Latest:
     __slots__ = ("_bounds", "_changed_by", "_gap", "_lateness", "_name", "_span", "records")
 
     def __init__(
-        self, session: _Live, spans: Mapping[str, Span], records: list[BundledRecord], gap: int, lateness: int
+        self, session: Live, spans: Mapping[str, Span], records: list[BundledRecord], gap: int, lateness: int
     ) -> None:
         """Take the session, all spans of the key, and the list of the session's records in the bundle."""
         self.records = records
@@ -246,7 +249,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
                     del spans[other]
             if spans.get(name) != span:
                 spans[name], changed_by[name] = span, record
-            latest = _Latest(_Live(name, span), spans, waiting.setdefault(name, []), self._gap, self._lateness)
+            latest = _Latest(Live(name, span), spans, waiting.setdefault(name, []), self._gap, self._lateness)
             latest.records.append(record)
         if latest is not None:
             latest.note(spans, changed_by)
@@ -303,13 +306,13 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         for name, record in changed_by.items():
             if name in spans:
                 bundle.work_on(record)
-                await self._put(_Live(name, spans[name]), ctx)
+                await self._put(Live(name, spans[name]), ctx)
 
     async def _remove_replaced(self, stored: Mapping[str, Span], spans: Mapping[str, Span], ctx: Context) -> None:
         """Remove stored sessions that were merged into others, and the timers of those whose span has changed."""
         for name, span in stored.items():
             if spans.get(name) != span:
-                self._delete_timers(_Live(name, span), ctx)
+                self._delete_timers(Live(name, span), ctx)
             if name not in spans:
                 await self.sessions.remove(name)
 
@@ -323,7 +326,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         span = await self.sessions.get(name)
         if span is None:
             return  # the session was freed, or merged into another
-        session = _Live(name, span)
+        session = Live(name, span)
         if ctx.namespace.startswith(EARLY):
             await self._emit_early(session, timestamp, ctx)
             return
@@ -331,17 +334,25 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
             await self._emit_so_far(session, ctx)
             return
         if name == ctx.namespace:
-            before = await self._end_early(session, ctx)
-            self._replace(before, await self._result(session, ctx), ctx)
+            await self._fire(session, ctx)
         if self._over_at(span) <= timestamp:
             await self.sessions.remove(name)
-            await self.accumulators.namespace(name).clear()
+            await self._forget(session)
         else:
             ctx.timers.register_event_time(self._over_at(span), f"{FREE}{name}")
 
+    async def _fire(self, session: Live, ctx: Context) -> None:
+        """Emit a session's result at its end."""
+        before = await self._end_early(session, ctx)
+        self._replace(before, await self._result(session, ctx), ctx)
+
+    async def _forget(self, session: Live) -> None:
+        """Free what is stored of a session's records."""
+        await self.accumulators.namespace(session.name).clear()
+
     # ------------------------------------------------------------------------------------------------ early results
 
-    def _register_early(self, session: _Live, ctx: Context) -> None:
+    def _register_early(self, session: Live, ctx: Context) -> None:
         """Register the next early result of a session that has not fired. Its start may have moved, and all steps with it."""
         early = self._early
         if isinstance(early, int):
@@ -351,7 +362,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         elif early is not None and early.step is not None:
             ctx.timers.register_processing_time(end_of_step(early.step, ctx.processing_time), f"{EVERY}{session.name}")
 
-    async def _emit_early(self, session: _Live, timestamp: int, ctx: Context) -> None:
+    async def _emit_early(self, session: Live, timestamp: int, ctx: Context) -> None:
         """Emit a session's early result, at the end of a step.
 
         A session that has grown also does so at its former end: operators downstream can still retract the earlier
@@ -366,7 +377,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
             return  # the session began at another timestamp when the timer was registered
         await self._emit_so_far(session, ctx)
 
-    async def _emit_so_far(self, session: _Live, ctx: Context) -> None:
+    async def _emit_so_far(self, session: Live, ctx: Context) -> None:
         """Emit a session's result so far in place of its early result, or, if results purge it, beside the ones before."""
         if self._has_fired(session.span, ctx):
             return  # its final result follows at this watermark
@@ -383,7 +394,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         await emitted.update(now)
         ctx.timers.register_event_time(now.at, f"{EARLY}{session.name}")
 
-    async def _end_early(self, session: _Live, ctx: Context) -> list[Any]:
+    async def _end_early(self, session: Live, ctx: Context) -> list[Any]:
         """Return the early result of a session that fires, if it has one; remove it, and what waits for the next one."""
         if self._rows is not None:
             await self.rows.namespace(session.name).clear()
@@ -399,23 +410,23 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         """Return the spans of the key's sessions, by name."""
         return {name: span async for name, span in self.sessions.entries()}
 
-    def _joined(self, at: int, spans: Mapping[str, Span]) -> list[_Live]:
+    def _joined(self, at: int, spans: Mapping[str, Span]) -> list[Live]:
         """Return the sessions that a record at `at` joins, the earliest first."""
         end = at + self._gap
-        joined = [_Live(name, span) for name, span in spans.items() if span.start < end and at < span.end]
+        joined = [Live(name, span) for name, span in spans.items() if span.start < end and at < span.end]
         if len(joined) > 1:
             joined.sort(key=lambda live: live.span.start)
         return joined
 
-    def _session_with(self, at: int, joined: Sequence[_Live]) -> _Live:
+    def _session_with(self, at: int, joined: Sequence[Live]) -> Live:
         """Return the session of a record at `at` that joins these sessions, which are in order and do not overlap."""
         end = at + self._gap
         if not joined:
-            return _Live(str(at), Span(at, end))
+            return Live(str(at), Span(at, end))
         first, last = joined[0], joined[-1].span
-        return _Live(first.name, Span(min(at, first.span.start), max(end, last.end)))
+        return Live(first.name, Span(min(at, first.span.start), max(end, last.end)))
 
-    async def _merge(self, session: _Live, joined: Sequence[_Live], ctx: Context) -> None:
+    async def _merge(self, session: Live, joined: Sequence[Live], ctx: Context) -> None:
         """Replace sessions by the session that they merge into: move their accumulators, delete their timers."""
         if len(joined) == 1 and joined[0] == session:
             return
@@ -423,14 +434,18 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
             self._delete_timers(old, ctx)
         others = [old.name for old in joined[1:]]
         if others:
-            await self.accumulators.merge_namespaces(session.name, others)
-            if self._rows is not None:
-                await self.rows.merge_namespaces(session.name, others)
+            await self._merge_parts(session.name, others)
         for name in others:
             await self.sessions.remove(name)
         await self._put(session, ctx)
 
-    async def _put(self, session: _Live, ctx: Context) -> None:
+    async def _merge_parts(self, name: str, others: Sequence[str]) -> None:
+        """Move what is stored of the records of other sessions to the session `name`."""
+        await self.accumulators.merge_namespaces(name, others)
+        if self._rows is not None:
+            await self.rows.merge_namespaces(name, others)
+
+    async def _put(self, session: Live, ctx: Context) -> None:
         """Write a session, and register its timers."""
         await self.sessions.put(session.name, session.span)
         if not self._has_fired(session.span, ctx):
@@ -438,12 +453,12 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         if self._lateness:
             ctx.timers.register_event_time(self._over_at(session.span), f"{FREE}{session.name}")
 
-    def _delete_timers(self, session: _Live, ctx: Context) -> None:
+    def _delete_timers(self, session: Live, ctx: Context) -> None:
         ctx.timers.delete_event_time(session.span.end - 1, session.name)
         if self._lateness:
             ctx.timers.delete_event_time(self._over_at(session.span), f"{FREE}{session.name}")
 
-    async def _emitted_of(self, joined: Sequence[_Live], ctx: Context) -> list[Any]:
+    async def _emitted_of(self, joined: Sequence[Live], ctx: Context) -> list[Any]:
         """Return the results that a record retracts: those of fired sessions, and early ones where several sessions merge."""
         fired = [await self._result(session, ctx) for session in joined if self._has_fired(session.span, ctx)]
         if len(joined) == 1 or self._early is None:
@@ -452,7 +467,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
             [session for session in joined if not self._has_fired(session.span, ctx)]
         )
 
-    async def _taken_early(self, sessions: Sequence[_Live]) -> list[Any]:
+    async def _taken_early(self, sessions: Sequence[Live]) -> list[Any]:
         """Return the early results of sessions, and remove them."""
         taken = []
         for session in sessions:
@@ -484,16 +499,19 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         """Return the timestamp from which a session takes no more records (ms)."""
         return span.end - 1 + self._lateness
 
-    async def _result(self, session: _Live, ctx: Context) -> Any:
+    async def _result(self, session: Live, ctx: Context) -> Any:
         """Return the result of a session, in the type of the state `emitted`."""
         span = session.span
         part = await self.accumulators.namespace(session.name).get()
         return self._emitted(span=span, result=self._window_result.result(part, ctx.key, span.start, span.end))
 
+    def _rows_kept(self) -> str:
+        return "two rows and a timer for each key and open session"
+
     def described(self) -> dict[str, Any]:
         """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
         early: dict[str, Any] = {}
-        kept = "two rows and a timer for each key and open session"
+        kept = self._rows_kept()
         if self._early is not None:
             early["early_results"] = shown_early(self._early)
         if self._early is not None and not self._purges:

@@ -20,6 +20,7 @@ from headrace.operators._calendar import WEEKDAYS, CalendarUnit, Periods, check_
 from headrace.operators._event_time import shown_length
 from headrace.operators._processing_time import check_takes_nothing_back
 from headrace.operators._result_record import ResultRecord
+from headrace.operators._session_changes import changed_sessions
 from headrace.operators._sessions import session_aggregation
 from headrace.operators._sliced_windows import sliced_aggregation
 from headrace.operators._triggers import Early, purges
@@ -293,7 +294,7 @@ class Session(Windows):
     A session begins with its first record and ends `gap` after its last one; a record at exactly that timestamp begins the
     next one, as in Beam. In Flink (`TimeWindow.intersects`) it joins the session before it, if that has not fired:
     there, records that are not late are grouped by the progress of the watermark; here they are not. A record between
-    two sessions merges them. Sessions need a stream without retractions.
+    two sessions merges them. A record that is taken back shortens its session, or divides it.
 
     Raises `ValueError` unless `gap` is from 1 ms to 36,500 days, in whole milliseconds.
     """
@@ -315,12 +316,10 @@ class Session(Windows):
 
     def aggregation(self, takes: type[In], gives: type[Out], options: WindowOptions, /) -> WindowFunction[In, Out]:
         """Return the function that makes a record `gives` of the records of each key and window."""
-        self._check(options)
-        return self._function(ResultRecord(takes, gives, options.key, retracting=options.retracting), options)
+        return self._function(ResultRecord(takes, gives, options.key, retracting=False), options)
 
     def ranking(self, takes: type[In], ranks: Ranks, options: WindowOptions, /) -> WindowFunction[In, Any]:
         """Return the function that emits the first records of each key and window."""
-        self._check(options)
         return self._function(RankedWindow(takes, ranks, retracting=False), options)
 
     def joining(self, join: WindowJoin, /) -> JoinFunction[Any, Any, Any]:
@@ -332,18 +331,17 @@ class Session(Windows):
     def _function(self, result: WindowResult, options: WindowOptions) -> WindowFunction[Any, Any]:
         lateness, early = _lateness(options), _early(options)
         gap = self.gap // _MILLISECOND
-        return session_aggregation(
-            self.name, result, shown=str(self), gap=gap, lateness=lateness, early=early, time=options.time
-        )
-
-    @staticmethod
-    def _check(options: WindowOptions) -> None:
-        if options.retracting:
+        if not options.retracting:
+            return session_aggregation(
+                self.name, result, shown=str(self), gap=gap, lateness=lateness, early=early, time=options.time
+            )
+        if early is not None:
             msg = (
-                "sessions need a stream that takes nothing back, and this one may have -U or -D: a record that is taken back could "
-                "divide a session; use Tumbling, Hopping, Cumulative or Calendar windows"
+                "early results of sessions need a stream that takes nothing back, and this one may have -U or -D: leave early out, "
+                "or use Tumbling, Hopping, Cumulative or Calendar windows"
             )
             raise ValueError(msg)
+        return changed_sessions(self.name, result, shown=str(self), gap=gap, lateness=lateness)
 
 
 def _floor(at: int, length: int, offset: timedelta) -> int:

@@ -220,7 +220,7 @@ class _Inputs:
             )
         if len(files) > _MOST_FILES:
             self._say(
-                f"source '{name}': {len(files):,} files of checkpoint {after.checkpoint_id} are too many to search."
+                f"source '{name}': checkpoint {after.checkpoint_id} took in {counted(len(files), 'file')}, too many to search."
             )
             keys = []
         for file in files:

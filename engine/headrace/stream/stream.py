@@ -1383,7 +1383,8 @@ class WindowedStream(WindowedBase[R]):
 
         Raises `TypeError` for a field whose annotation does not define it, or has another type than its aggregate
         gives; `ValueError` for a negative lateness, an early step below 1 ms, a field that the record lacks, a
-        stream that retracts records where an aggregate cannot, and for purging where records are still needed.
+        stream that retracts records where an aggregate cannot, early results of sessions of such a stream, and for purging
+        where records are still needed.
         """
         function, gives = window_aggregate_function(
             self, name, result, aggregates, allowed_lateness=allowed_lateness, early=early

@@ -35,12 +35,12 @@ def test_every_command_takes_json_once():
 def test_branches_page_names_commands_with_branches():
     page = (Path(__file__).parents[3] / "docs" / "branches.md").read_text()
     sentence = page.split("`--branch` works with ")[1].split(".\n")[0]
-    named = re.findall(r"`([\w ]+)`", sentence)
-    of_state = [f"state {name.removeprefix('state ')}" for name in named[5:10]]
+    named = re.findall(r"`([\w -]+)`", sentence)
+    of_state = [f"state {name.removeprefix('state ')}" for name in named[8:19]]
     with_branch = {
         name for name, command in COMMANDS.items() if any("--branch" in option.opts for option in command.params)
     }
-    assert {*named[:5], *of_state, *named[10:]} == with_branch
+    assert {*named[:8], *of_state, *named[19:]} == with_branch
 
 
 def test_facts_are_shown_only_with_labels(capsys):

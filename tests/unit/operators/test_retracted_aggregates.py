@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+from contextlib import contextmanager
 from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated, Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import AggregateFunction, Digits, Emit, Lifetime, Pipeline, RowKind, Struct, Timestamp
-from headrace.operators import ArgMax, ArgMin, Count, First, Hopping, Last, Max, Min, Tumbling
+from headrace.operators import ArgMax, ArgMin, Count, CountDistinct, First, Hopping, Last, Max, Min, Tumbling
 from headrace.testing import KeyedHarness, PipelineHarness
 from tests.unit.support.fuzzing import examples
 
@@ -61,6 +63,8 @@ class Summary(Struct, frozen=True):
     best: Annotated[str, ArgMax("bidder", by="price")]
     worst: Annotated[Bid | None, ArgMin(by="cost")]
     texts: Annotated[str, Texts()]
+    prices: Annotated[int, CountDistinct("price")]
+    costs: Annotated[int, CountDistinct("cost", where=lambda bid: bid.bidder == "x")]
 
 
 def summary(auction, bids):
@@ -82,6 +86,8 @@ def summary(auction, bids):
         max(by_time, key=lambda bid: bid.price).bidder,
         min(costs, key=lambda bid: bid.cost, default=None),
         "".join(sorted(bid.bidder for bid in bids)),
+        len({bid.price for bid in bids}),
+        len({bid.cost for bid in costs if bid.bidder == "x"}),
     )
 
 
@@ -89,7 +95,7 @@ BIDS = st.builds(
     Bid,
     st.sampled_from("ab"),
     st.integers(0, 29),
-    st.integers(-2, 2),
+    st.integers(-4, 4),
     st.sampled_from([None, -0.0, 0.0, 1.5]),
     st.sampled_from([Decimal("0.0"), Decimal("1.0"), Decimal("-3.5")]),
     st.sampled_from("xy"),
@@ -129,12 +135,22 @@ def function_of(stream):
     return stream.operators[-1].function
 
 
-@examples(40)
-@given(changes=CHANGES)
-def test_aggregates_equal_a_list_of_kept_bids(changes):
-    function = function_of(keyed().aggregate("summary", Summary, state_ttl=Lifetime.FOREVER))
+LIFETIMES = [Lifetime.FOREVER, timedelta(days=1)]
+
+
+@contextmanager
+def rows_of(values):
+    """Let the row of a key have so many values, beside entries."""
+    with mock.patch.multiple("headrace.operators._multisets", MOST_DISTINCT=values, MOST_FIRST=values):
+        yield
+
+
+@examples(60)
+@given(changes=CHANGES, most=st.integers(2, 5), lifetime=st.sampled_from(LIFETIMES))
+def test_aggregates_equal_a_list_of_kept_bids(changes, most, lifetime):
+    function = function_of(keyed().aggregate("summary", Summary, state_ttl=lifetime))
     held: dict[str, list[Bid]] = {}
-    with KeyedHarness(function, key=lambda bid: bid.auction) as harness:
+    with rows_of(most), KeyedHarness(function, key=lambda bid: bid.auction) as harness:
         table = {}
         for bid, kind in with_retractions(changes):
             bids = held.setdefault(bid.auction, [])
@@ -145,6 +161,8 @@ def test_aggregates_equal_a_list_of_kept_bids(changes):
                 assert table.pop(row.auction) == row
             else:
                 table[row.auction] = row
+        stored = {entry.rpartition(b"\x00")[0] for entry, _ in harness.snapshot().entries}
+        assert all(held.values()) or len(stored) <= sum(map(bool, held.values())) * 8
         expected = {auction: summary(auction, bids) for auction, bids in held.items()}
         assert table == {auction: row for auction, row in expected.items() if row is not None}
 
@@ -208,9 +226,9 @@ class WindowSummary(Struct, frozen=True):
         return cls(row.auction, start, row.lowest, row.highest, row.first, row.last, row.best, row.texts)
 
 
-@examples(3)
-@given(changes=CHANGES, seed=st.integers(0, 999), emit=st.sampled_from(Emit))
-def test_splits_and_crashes_change_no_aggregate(changes, seed, emit):
+@examples(6)
+@given(changes=CHANGES, seed=st.integers(0, 999), emit=st.sampled_from(Emit), most=st.sampled_from([2, 3, 64]))
+def test_splits_and_crashes_change_no_aggregate(changes, seed, emit, most):
     chance = random.Random(seed)
     pipeline = (
         keyed().aggregate("summary", Summary, emit=emit, state_ttl=Lifetime.FOREVER).sink("summary", key="auction")
@@ -220,7 +238,8 @@ def test_splits_and_crashes_change_no_aggregate(changes, seed, emit):
     for bid, kind in rest:
         bids = held.setdefault(bid.auction, [])
         bids.append(bid) if not kind.is_retraction else bids.remove(bid)
-    run_in_pieces(harness, rest, chance)
+    with rows_of(most):
+        run_in_pieces(harness, rest, chance)
     expected = [summary(auction, bids) for auction, bids in held.items()]
     assert sorted(harness.sink("summary"), key=lambda row: row.auction) == sorted(
         filter(None, expected), key=lambda row: row.auction

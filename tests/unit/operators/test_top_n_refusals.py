@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated
 
 import pytest
 
 from headrace import Lifetime, Pipeline, Struct, Timestamp
 from headrace.errors import UserFunctionError
-from headrace.operators import Rank, Session
+from headrace.operators import Rank
 from headrace.testing import PipelineHarness
 from tests.unit.operators.ranked_jobs import Score, scores
 
@@ -82,12 +81,6 @@ def test_top_n_has_one_side_output():
         stream.side("late", Score)
     with pytest.raises(ValueError, match="top 'best' has no side output 'late': it has none"):
         scores().top("best", 2, by="points", **KEPT).side("late", Score)
-
-
-def test_sessions_rank_no_retractions():
-    sessions = Session(timedelta(1))
-    with pytest.raises(ValueError, match="top 'best': sessions need a stream that takes nothing back"):
-        scores(row_kind="kind").window(sessions).top("best", 2, by="points")
 
 
 def test_infinite_value_fails():

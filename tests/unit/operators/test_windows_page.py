@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from headrace import Struct, Timestamp
+from headrace import RowKind, Struct, Timestamp
 from headrace.operators import Count, Session, Tumbling
 from headrace.testing import KeyedHarness, PipelineHarness
 from tests.jobs.home import PROJECT
@@ -64,6 +64,33 @@ def test_early_sessions_equal_the_page(page):
             harness.watermark(watermark - 1)
         output = [(kind.symbol, (row.window_end - ten) // minute, row.orders) for kind, row in harness.kinds()]
     assert output == [("+I", 30, 1), ("-D", 30, 1), ("+I", 35, 2)]
+
+
+def test_divided_session_equals_the_page(page):
+    minutes, count = page.timedelta(minutes=1), page.Annotated[int, Count()]
+    fields = {"window_start": Timestamp, "window_end": Timestamp, "orders": count}
+    visits = type("Visits", (Struct,), {"__annotations__": fields}, frozen=True)
+    stream = page.Pipeline("p").source("orders", page.Order, event_time="placed_at", row_kind="kind").key_by("shop")
+    sessions = stream.window(Session(30 * minutes)).aggregate("visits", visits, allowed_lateness=60 * minutes)
+    minute, ten = HOUR // 60, 10 * HOUR
+    changes = [(0, RowKind.INSERT), (20, RowKind.INSERT), (40, RowKind.INSERT), (70, None), (20, RowKind.DELETE)]
+    with KeyedHarness(sessions.operators[-1].function, key=lambda order: order.shop) as harness:
+        for place, kind in changes:
+            at = ten + place * minute
+            if kind is None:
+                harness.watermark(at - 1)
+            else:
+                harness.process(page.Order("a", "ann", at, 5), timestamp=at, kind=kind)
+        output = [
+            f"{kind.symbol}  {_clock(row.window_start)} to {_clock(row.window_end)}, {row.orders} order"
+            for kind, row in harness.kinds()
+        ]
+    (shown,) = re.findall(r"```\n(\+I  10:00 to 11:10.*?)```", PAGE, re.DOTALL)
+    assert output == [re.sub(r"s?(   .*)?$", "", line) for line in shown.splitlines()]
+
+
+def _clock(at):
+    return f"{datetime.fromtimestamp(at / 1000, UTC):%H:%M}"
 
 
 def test_early_results_equal_the_page(page):

@@ -6,16 +6,18 @@ policy forbids every request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
+
+from headrace.names import counted
 
 LONGEST_TEXT, MOST_POINTS = 200, 200
 _WIDTH, _HEIGHT, _LEFT, _TOP = 720, 180, 84, 10
 _DASHES = ("", "7 3", "2 3", "10 3 2 3")
 _COLOURS: Final = 4
-_WITHOUT_END = {"meta", "rect", "line", "circle", "polyline"}
+_WITHOUT_END = {"meta", "rect", "line", "path", "circle", "polyline"}
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """
@@ -24,7 +26,7 @@ _STYLE = """
 body{margin:0 auto;max-width:60rem;padding:1rem;background:var(--back);color:var(--text);font:1rem/1.5 system-ui,sans-serif}
 h1{overflow-wrap:anywhere}section{margin:2rem 0}svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:12px}
 .rows{overflow-x:auto}table{border-collapse:collapse}th,td{padding:.2rem .8rem .2rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--rule)}
-td{overflow-wrap:anywhere}.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}.axis{stroke:var(--rule)}
+td{overflow-wrap:break-word}caption{text-align:left;color:var(--soft)}figure{margin:1rem 0}.wide svg{min-width:640px}.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}.axis{stroke:var(--soft);fill:none}.box{fill:var(--back);stroke:var(--soft)}svg .box+text{fill:var(--text)}
 polyline{fill:none;stroke-width:2}.s0{stroke:var(--c0)}.s1{stroke:var(--c1)}.s2{stroke:var(--c2)}.s3{stroke:var(--c3)}
 circle{stroke-width:4;stroke-linecap:round}.key{display:inline-block;margin-right:1rem}.key svg{display:inline-block;width:2rem;height:.8rem}
 """
@@ -189,6 +191,61 @@ def _placed(place: Any) -> Any:
 def _ends(labels: Sequence[str], y: float) -> list[Markup]:
     ends = [(labels[0], _LEFT, "start"), (labels[-1], _WIDTH, "end")] if len(labels) > 1 else []
     return [element("text", text, x=x, y=y, text_anchor=anchor) for text, x, anchor in ends]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Named nodes in columns, from left to right, and the pairs of names that lines lead from and to."""
+
+    columns: Sequence[Sequence[str]]
+    edges: Sequence[tuple[str, str]]
+
+
+_BOX, _BETWEEN, _ROW = 190, 70, 44
+
+
+def graph(title: str, shown: Graph) -> Markup:
+    """Return a drawing of boxes and lines. A table beside it has to say the same."""
+    places = {
+        name: (column * (_BOX + _BETWEEN) + 1, row * _ROW + 1)
+        for column, names in enumerate(shown.columns)
+        for row, name in enumerate(names)
+    }
+    height = max((len(names) for names in shown.columns), default=0) * _ROW + 14
+    width = len(shown.columns) * (_BOX + _BETWEEN) - _BETWEEN + 2
+    lines = [_edge(places[first], places[then]) for first, then in shown.edges]
+    boxes = [part for name, place in places.items() for part in _box(name, *place)]
+    described = f"{counted(len(places), 'box', 'boxes')} and {counted(len(lines), 'line')}. The table below says which leads to which."
+    drawing = element(
+        "svg",
+        element("title", title),
+        element("desc", described),
+        *lines,
+        *boxes,
+        viewBox=f"0 0 {width} {height}",
+        style=f"max-width:{width}px",
+        role="img",
+        aria_label=f"{title}. {described}",
+    )
+    return element("div", element("h3", title), element("div", drawing, class_="rows wide", tabindex="0"))
+
+
+_LONGEST_NAME = 26
+
+
+def _box(name: str, x: float, y: float) -> Iterator[Markup]:
+    yield element("rect", x=x, y=y, width=_BOX, height=_ROW - 14, rx=4, class_="box")
+    text = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+    yield element("text", text, x=x + _BOX / 2, y=y + 20, text_anchor="middle")
+
+
+def _edge(start: tuple[float, float], end: tuple[float, float]) -> Markup:
+    """Return a line between two boxes. One that passes columns bends below their boxes: they feed nothing of it."""
+    middle = (_ROW - 14) / 2
+    (x1, y1), (x2, y2) = (start[0] + _BOX, start[1] + middle), (end[0], end[1] + middle)
+    bend = 0 if x2 - x1 <= _BETWEEN else _ROW
+    path = f"M{x1} {y1}C{x1 + _BETWEEN} {y1 + bend} {x2 - _BETWEEN} {y2 + bend} {x2} {y2}"
+    return element("path", d=path, fill="none", class_="axis")
 
 
 def _line(places: Sequence[tuple[float, float] | None], at: int) -> list[Markup]:

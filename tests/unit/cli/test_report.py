@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from headrace.cli.page import MOST_POINTS, Series, chart, element, number, page, table
+from headrace.cli.page import MOST_POINTS, Graph, Series, chart, element, graph, number, page, table
 from headrace.log.checkpoint import Kind
 from tests.unit.support.demo_job import HOUR, START
 
@@ -82,7 +82,7 @@ def test_each_chart_has_words_and_its_table(state, written):
     shown = written()
     figures = [children for tag, children in shown.children if tag == "figure"]
     drawings = [svg for svg in shown.named("svg") if svg.get("role") == "img"]
-    assert len(figures) == len(drawings) > 0
+    assert len(figures) + 1 == len(drawings) > 1  # the drawing of the operators is no chart
     assert all(svg["aria-label"] for svg in drawings)
     assert all("details" in children for children in figures)
     assert all(
@@ -149,3 +149,50 @@ def test_long_text_is_cut_and_numbers_are_grouped():
 def test_lag_is_that_of_each_commit(state, written):
     state.commit(Kind.BATCH, committed_at=START + 9 * HOUR, watermark=START + 2 * HOUR)
     assert "7" in written().texts
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_markup_in_stored_values_is_shown_as_text(state, written, text):
+    own = {"operator": text, "key_group": 1, "key": json.dumps(text), "checkpoint_id": 3, "deleted": False}
+    state.add("keyed_state", [{**own, "state": "seen", "value": json.dumps(text)}])
+    state.add("quarantine", [{**own, "source": text, "position": text, "raw": text, "error": text, "origin": "row"}])
+    state.commit(Kind.BATCH)
+    shown = written()
+    assert not {"script", "img"} & {tag for tag, _ in shown.tags}
+    assert [text] * 4 == [own for own in shown.texts if own == text][:4]
+
+
+def test_quarantine_is_counted_by_reason(state, written):
+    own = {"operator": "orders", "key_group": 1, "key": "null", "checkpoint_id": 3, "deleted": False, "origin": "row"}
+    rows = [
+        {**own, "source": "orders", "position": f"a:{at}", "raw": f"row {at}", "error": "no key"} for at in range(5)
+    ]
+    state.add("quarantine", [*rows, {**rows[0], "position": "b:1", "error": "no time"}])
+    state.commit(Kind.BATCH)
+    texts = written().texts
+    assert [texts[texts.index(reason) - 1] for reason in ("no key", "no time")] == ["5", "1"]
+    assert "a:0, a:1, a:2" in texts
+
+
+def test_tables_that_are_gone_are_said(state, written):
+    state.commit(Kind.BATCH)
+    for file in (state.folder / "keyed_state").rglob("*.json"):
+        file.unlink()
+    assert any(text.startswith("It cannot be read any more: ") for text in written().texts)
+
+
+def test_drawing_has_each_name_once():
+    shown = Page(graph("flow", Graph([["a"], ["b", "<b>"], ["sink c"]], [("a", "b"), ("a", "sink c")])))
+    assert len(shown.named("rect")) == 4
+    assert len(shown.named("path")) == 2
+    assert [shown.texts.count(name) for name in ("a", "b", "<b>", "sink c")] == [1, 1, 1, 1]
+
+
+def test_page_of_all_jobs_has_the_worst_first(home, headrace, tmp_path):
+    other = (home / "conf" / "jobs" / "demo.yaml").read_text().replace("job: demo", "job: other")
+    (home / "conf" / "jobs" / "other.yaml").write_text(other)
+    result = headrace("report", "--out", str(tmp_path / "jobs.html"))
+    assert result.exit_code == 0, result.output
+    shown = Page((tmp_path / "jobs.html").read_text())
+    assert "it never ran" in shown.texts
+    assert headrace("report", "--at", "1").exit_code == 2

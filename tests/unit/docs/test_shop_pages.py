@@ -140,6 +140,15 @@ def test_correcting_page_corrects_a_key(ran):
     ran.check(calls_of(page, "headrace state set-timer"))
 
 
+def test_report_page_writes_a_page(ran):
+    ((command, shown),) = calls_of("report", "headrace report")
+    exit_code, printed = ran.call(command)
+    assert exit_code == 0
+    assert re.fullmatch(r"shop.html: [\d,]+ bytes", shown.strip())
+    assert re.fullmatch(r"shop.html: [\d,]+ bytes", printed.strip())
+    assert "sink customers" in (ran.folder / "shop.html").read_text()
+
+
 def test_branch_page_creates_branches(shop):
     shop.call("headrace run --max-batches 1")
     shop.check(calls_of("branches", 'headrace branch create shop try_it --at 0 --why "another rule"'))

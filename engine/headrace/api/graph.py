@@ -463,6 +463,8 @@ class OperatorFunction:
     needs_keys_of_deletions: bool = False
     """Whether the function reads nothing of a `-D` but its key, and the fields `read_of_deletions`."""
     read_of_deletions: tuple[str, ...] = ()
+    emits_panes: bool = False
+    """True: a result has only a part of the records of its window, and no field tells the parts apart."""
     has_row_of_each_key: bool = False
     """True: the result has one row for each key of the stream, whose fields hold the key under their names."""
 

@@ -180,6 +180,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         self._lateness = lateness
         self._early = early
         self._purges, self._rows = purges(early), rows_of(early)
+        self.emits_panes = self._purges
         self.retracts = lateness > 0 or (early is not None and not self._purges)
 
     def unique_keys(self, fields: tuple[str, ...], _: StreamChanges, /) -> tuple[tuple[str, ...], ...]:

@@ -152,6 +152,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         self._early = early
         self._refusing = result.retraction_refused_by()
         self._purges, self._rows = purges(early), rows_of(early)
+        self.emits_panes = self._purges
         self._corrects_early = early is not None and not self._purges
         self.retracts = lateness > 0 or self._corrects_early or retracting
 

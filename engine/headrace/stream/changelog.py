@@ -12,7 +12,7 @@ import msgspec
 from headrace.api.changelog import UPSERTS_OF_UNKNOWN_KEY
 from headrace.api.changelog_inference import check_normalized
 from headrace.api.functions import KeyedBroadcastFunction, KeyedProcessFunction
-from headrace.api.graph import Emit, Keep, LagNode, OnConflict, OperatorFunction, Process, UpsertMaterialize
+from headrace.api.graph import Emit, Filter, Keep, LagNode, OnConflict, OperatorFunction, Process, UpsertMaterialize
 from headrace.api.options import ChangeRules, History
 from headrace.api.ttl import AnyTtl, Lifetime, StateTtl, span_of, ttl_of
 from headrace.api.types import check_field, check_key_field, check_record
@@ -38,9 +38,28 @@ def materializer_of(
         raise ValueError(msg)
     for column in (*primary_key, *(upsert_key or ())):
         check_field(stream.record_type(), column)
+    _refuse_panes(stream)
     return UpsertMaterialize(
         name, primary_key, upsert_key, strategy, emit, ttl=ttl, on_conflict=on_conflict, force=force
     )
+
+
+def _refuse_panes(stream: StreamBase[Any]) -> None:
+    """Raise `ValueError` behind windows that give their records in parts: a table with a key would keep the last part of each window."""
+    node = stream._node
+    while isinstance(node.operator, Filter):
+        node = node.inputs[0].node
+    operator = node.operator
+    if (
+        isinstance(operator, Process)
+        and isinstance(operator.function, OperatorFunction)
+        and operator.function.emits_panes
+    ):
+        msg = (
+            f"'{operator.name}' has purging=True, so a window's records come in several results, and a table with a key would keep the last of them: "
+            "append the results to a sink, add them up with aggregate, or leave purging out"
+        )
+        raise ValueError(msg)
 
 
 def has_primary_key(stream: StreamBase[Any], fields: tuple[str, ...]) -> bool:

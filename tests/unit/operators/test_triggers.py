@@ -389,3 +389,14 @@ def test_purging_stream_is_of_inserts():
 def test_trigger_is_a_step_or_a_number(wrong):
     with pytest.raises(ValueError, match="either a step .ms. or a number of rows"):
         Trigger(**wrong)
+
+
+def test_parts_of_windows_reach_no_table_with_a_key():
+    bids = Pipeline("bids").source("bids", Bid, event_time="at").key_by("item").window(Tumbling(timedelta(seconds=1)))
+    parts = bids.aggregate("parts", n=Count(), early=after_rows(2, purging=True))
+    for stream in (parts, parts.filter(lambda row: row.n > 0)):
+        with pytest.raises(ValueError, match="'parts' has purging=True"):
+            stream.sink("totals", key=("item", "window_start"))
+    parts.sink("parts")
+    whole = bids.aggregate("whole", n=Count(), early=after_rows(2))
+    whole.sink("totals", key=("item", "window_start"))

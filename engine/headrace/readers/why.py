@@ -29,7 +29,7 @@ from headrace.readers.state import key_conditions, rows_of_key
 from headrace.records.keys import key_reader
 from headrace.records.record_columns import from_struct_array
 from headrace.sources.folder.format import UNREADABLE
-from headrace.sources.position import NO_FACTS
+from headrace.sources.position import NO_FACTS, SourceFacts
 from headrace.sources.registry import read_rows_of, source_of
 from headrace.sources.row_check import RowCheck
 from headrace.sources.source import SourceFile, Want
@@ -208,6 +208,11 @@ class _Inputs:
         self, name: str, stages: Sequence[KeyedStage], before: Checkpoint, after: Checkpoint
     ) -> Iterator[InputRows]:
         node = next(source for source in self.plan.sources if source.name == name)
+        since, reached = (checkpoint.sources.get(name, NO_FACTS) for checkpoint in (before, after))
+        if reached.partitions:
+            self._say(f"source '{name}' is a topic: its offsets are known, and its messages are not searched.")
+            yield from _offsets(name, since, reached)
+            return
         try:
             files = self._files(node, before, after)
         except SourceError as error:
@@ -266,6 +271,14 @@ class _Inputs:
     def _say(self, sentence: str) -> None:
         if sentence not in self.answer.untold:
             self.answer.untold.append(sentence)
+
+
+def _offsets(source: str, since: SourceFacts, reached: SourceFacts) -> Iterator[InputRows]:
+    """Yield the offsets of a topic that a micro-batch took in, by partition."""
+    for number, partition in sorted(reached.partitions.items()):
+        first = since.partitions[number].next if number in since.partitions else 0
+        if first < partition.next:
+            yield InputRows(source, f"partition {number}, offsets {first} to {partition.next - 1}", None)
 
 
 def _keys_to(flow: Flow, stage: str) -> Iterator[KeyBy]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from headrace import (
     AsyncFunction,
@@ -25,6 +27,7 @@ from headrace.log.checkpoint import Kind
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.why import why
 from headrace.testing import PipelineHarness
+from headrace.testing._memory_topic import MemoryTopic
 
 HOUR = 3_600_000
 
@@ -165,3 +168,35 @@ def test_calls_are_causes():
     )
     (cause,) = causes_of(job_of(waits.sink("answers")))
     assert cause.calls[0] == "ask: call waiting for retry, 1 attempt (last error: ConnectionError: down)"
+
+
+def keyed_totals():
+    return orders().key_by("customer").process("totals", Totals()).sink("out")
+
+
+def test_rows_of_a_table_are_those_of_its_files(tmp_path):
+    for version in range(2):
+        columns = {
+            "customer": ["a", "b", "a"],
+            "cents": [version] * 3,
+            "at": pa.array([HOUR] * 3, pa.timestamp("ms", "UTC")),
+        }
+        write_deltalake(tmp_path / "orders", pa.table(columns), mode="append")
+    source = {"format": "delta", "path": str(tmp_path / "orders"), "max_files_per_batch": 1}
+    job = PipelineHarness(keyed_totals(), now=HOUR, job={"sources": {"orders": source}})
+    job.run()
+    assert [[rows.rows for rows in cause.inputs] for cause in causes_of(job)] == [[(0, 2)], [(0, 2)]]
+
+
+def test_offsets_are_known_of_a_topic():
+    topic = MemoryTopic("orders")
+    job = PipelineHarness(keyed_totals(), now=HOUR, topics={"orders": topic})
+    for _ in range(2):
+        topic.append([Order("a", 1, HOUR), Order("b", 1, HOUR)])
+        job.run()
+    answer = why(JobAtCheckpoint(job.config), "a")
+    assert [[rows.file for rows in cause.inputs] for cause in answer.causes] == [
+        ["partition 0, offsets 2 to 3"],
+        ["partition 0, offsets 0 to 1"],
+    ]
+    assert answer.untold == ["source 'orders' is a topic: its offsets are known, and its messages are not searched."]

@@ -391,7 +391,7 @@ def test_trigger_is_a_step_or_a_number(wrong):
         Trigger(**wrong)
 
 
-def test_parts_of_windows_reach_no_table_with_a_key():
+def test_parts_of_windows_reach_no_keyed_table():
     bids = Pipeline("bids").source("bids", Bid, event_time="at").key_by("item").window(Tumbling(timedelta(seconds=1)))
     parts = bids.aggregate("parts", n=Count(), early=after_rows(2, purging=True))
     for stream in (parts, parts.filter(lambda row: row.n > 0)):

@@ -174,7 +174,7 @@ def keyed_totals():
     return orders().key_by("customer").process("totals", Totals()).sink("out")
 
 
-def test_rows_of_a_table_are_those_of_its_files(tmp_path):
+def test_table_rows_are_those_of_its_files(tmp_path):
     for version in range(2):
         columns = {
             "customer": ["a", "b", "a"],

@@ -8,14 +8,14 @@ a flat_map or another operator only the files are known.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import msgspec
 
-from headrace.api.graph import FlatMap, KeyBy, Map, SourceNode, SparkTransform
+from headrace.api.graph import AsyncWait, Filter, FlatMap, Map, SourceNode, SparkTransform
 from headrace.errors import SourceError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.intervals import taken_in
@@ -218,8 +218,9 @@ class _Inputs:
         except SourceError as error:
             self._say(f"source '{name}': what checkpoint {after.checkpoint_id} took in is not there any more: {error}")
             return
-        keys = [key for stage in stages for key in self._keys(node, stage)]
-        if not keys and files:
+        flow = next(source.flow for source in self.plan.source_stages if source.name == name)
+        ways = [way for stage in stages for way in _ways(flow, stage.name, node.record)]
+        if not ways and files:
             self._say(
                 f"source '{name}': its rows reach the operator changed, or through another operator, so only its files are known."
             )
@@ -227,9 +228,9 @@ class _Inputs:
             self._say(
                 f"source '{name}': checkpoint {after.checkpoint_id} took in {counted(len(files), 'file')}, too many to search."
             )
-            keys = []
+            ways = []
         for file in files:
-            rows = self._rows(node, file, keys) if keys else None
+            rows = self._rows(node, file, ways) if ways else None
             if rows is None or rows:
                 yield InputRows(name, file.name, rows)
 
@@ -247,7 +248,7 @@ class _Inputs:
         want = Want(taken_in(earlier, node.name), after.interval, until)
         return source_of(node, self.job.config).plan(since, want).files
 
-    def _rows(self, node: SourceNode, file: SourceFile, keys: Sequence[KeyBy]) -> tuple[int, ...] | None:
+    def _rows(self, node: SourceNode, file: SourceFile, ways: Sequence[_Way]) -> tuple[int, ...] | None:
         try:
             rows = read_rows_of(file, node, JobFolder.of(self.job.config))
             checked = RowCheck(node, rows.decoder).check(rows.table, rows.problems)
@@ -255,18 +256,18 @@ class _Inputs:
             self._say(f"source '{node.name}': {file.path} cannot be read: {error}")
             return None
         wanted = {text.encode() for text in key_texts(self.key)}
-        readers = [key_reader(key) for key in keys]
         records = from_struct_array(checked.columns, node.record)
-        return tuple(
-            number
-            for number, record in enumerate(records)
-            if record is not None and any(encode(reader(record)) in wanted for reader in readers)
-        )
-
-    def _keys(self, node: SourceNode, stage: KeyedStage) -> Iterator[KeyBy]:
-        """Yield the keys by which rows of a source reach an operator as they are."""
-        flow = next(source.flow for source in self.plan.source_stages if source.name == node.name)
-        yield from _keys_to(flow, stage.name)
+        try:
+            return tuple(
+                number
+                for number, record in enumerate(records)
+                if record is not None and any(way.key_of(record) in wanted for way in ways)
+            )
+        except Exception as error:  # noqa: BLE001 - a filter or a key is code of the job
+            self._say(
+                f"source '{node.name}': the job's code failed at a row of {file.path}: {type(error).__name__}: {error}"
+            )
+            return None
 
     def _say(self, sentence: str) -> None:
         if sentence not in self.answer.untold:
@@ -281,9 +282,32 @@ def _offsets(source: str, since: SourceFacts, reached: SourceFacts) -> Iterator[
             yield InputRows(source, f"partition {number}, offsets {first} to {partition.next - 1}", None)
 
 
-def _keys_to(flow: Flow, stage: str) -> Iterator[KeyBy]:
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A way on which rows of a source reach an operator as they are: the filters on it, and the key."""
+
+    filters: tuple[Callable[[Any], object], ...]
+    reader: Callable[[Any], object]
+
+    def key_of(self, record: Any) -> bytes | None:
+        """Return the key of a record as JSON; None for one that a filter takes out. Raises what the job's code raises."""
+        return encode(self.reader(record)) if all(predicate(record) for predicate in self.filters) else None
+
+
+def _ways(flow: Flow, stage: str, record: type, filters: tuple[Callable[[Any], object], ...] = ()) -> Iterator[_Way]:
+    """Yield the ways from a flow to a stage on which no code changes the records."""
     for use in flow.uses:
-        if isinstance(use.to, ToStage) and use.to.stage == stage and use.to.key is not None:
-            yield use.to.key
-        elif isinstance(use.to, Through) and not isinstance(use.to.transform, Map | FlatMap | SparkTransform):
-            yield from _keys_to(use.to.flow, stage)
+        if isinstance(use.to, ToStage):
+            if use.to.stage == stage and use.to.key is not None:
+                yield _Way(filters, key_reader(use.to.key))
+        elif (
+            isinstance(use.to, Through) and use.to.flow.record is record and not isinstance(use.to.transform, _CHANGES)
+        ):
+            own = use.to.transform
+            yield from _ways(
+                use.to.flow, stage, record, (*filters, own.predicate) if isinstance(own, Filter) else filters
+            )
+
+
+_CHANGES = Map | FlatMap | SparkTransform | AsyncWait
+"""Transforms that may give other records."""

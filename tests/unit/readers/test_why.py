@@ -200,3 +200,45 @@ def test_offsets_are_known_of_a_topic():
         ["partition 0, offsets 0 to 1"],
     ]
     assert answer.untold == ["source 'orders' is a topic: its offsets are known, and its messages are not searched."]
+
+
+def test_rows_that_a_filter_takes_out_are_no_causes():
+    kept = orders().filter(lambda order: order.cents != 2).key_by("customer")
+    (cause,) = causes_of(job_of(kept.process("totals", Totals()).sink("out")))
+    assert [rows.rows for rows in cause.inputs] == [(0, 4), (0, 2, 4), (2, 4)]
+
+
+class Known(AsyncFunction[Order, Total]):
+    async def invoke(self, order, /):
+        return [Total(order.customer, 1, order.cents)]
+
+
+class Sums(KeyedProcessFunction[Total, Total]):
+    total = ValueState("total", Total)
+
+    def process(self, total, ctx, /):
+        self.total.update(total)
+        ctx.collect(total)
+
+
+def test_calls_change_the_rows_behind_them():
+    waits = orders().async_wait("ask", Known(), mode=OutputMode.UNORDERED, timeout=None).key_by("orders")
+    (cause,) = causes_of(job_of(waits.process("sums", Sums()).sink("out")), "1")
+    assert [rows.rows for rows in cause.inputs] == [None, None, None]
+
+
+def test_failing_code_of_the_job_is_said():
+    class Strict:
+        fails = False
+
+        def __call__(self, order):
+            if self.fails:
+                raise ValueError("no")
+            return True
+
+    strict = Strict()
+    answer_of = job_of(orders().filter(strict).key_by("customer").process("totals", Totals()).sink("out"))
+    strict.fails = True
+    answer = why(JobAtCheckpoint(answer_of.config), "a")
+    assert all(rows.rows is None for rows in answer.causes[0].inputs)
+    assert any("the job's code failed at a row of" in sentence for sentence in answer.untold)

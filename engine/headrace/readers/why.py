@@ -290,7 +290,7 @@ class _Way:
     reader: Callable[[Any], object]
 
     def key_of(self, record: Any) -> bytes | None:
-        """Return the key of a record as JSON; None for one that a filter takes out. Raises what the job's code raises."""
+        """Return the key of a record as JSON; None for one that a filter takes out. Raises the errors of the job's code."""
         return encode(self.reader(record)) if all(predicate(record) for predicate in self.filters) else None
 
 

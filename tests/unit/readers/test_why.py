@@ -202,7 +202,7 @@ def test_offsets_are_known_of_a_topic():
     assert answer.untold == ["source 'orders' is a topic: its offsets are known, and its messages are not searched."]
 
 
-def test_rows_that_a_filter_takes_out_are_no_causes():
+def test_filtered_rows_are_no_causes():
     kept = orders().filter(lambda order: order.cents != 2).key_by("customer")
     (cause,) = causes_of(job_of(kept.process("totals", Totals()).sink("out")))
     assert [rows.rows for rows in cause.inputs] == [(0, 4), (0, 2, 4), (2, 4)]

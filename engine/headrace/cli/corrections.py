@@ -338,9 +338,7 @@ TimerNamespace = Annotated[Optional[str], typer.Option("--namespace", help="Name
 def set_timer(
     job: NamedJob,
     key: EntryKey,
-    time: Annotated[
-        str, typer.Argument(metavar="TIME", help="As in 2026-01-10T05:00Z, or milliseconds.", show_default=False)
-    ],
+    time: Annotated[str, typer.Argument(metavar="TIME", help="As in 2026-01-10T05:00Z.", show_default=False)],
     *,
     operator: TimerOperator,
     domain: Domain = "event_time",

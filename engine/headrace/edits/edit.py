@@ -23,7 +23,7 @@ from headrace.log.lineage import Lineage
 from headrace.log.log import CheckpointLog
 from headrace.state.key_groups import KeyGroupRange
 from headrace.storage.files import StagedFile
-from headrace.tables.changelog import parts
+from headrace.tables.changelog import Changelog, parts
 from headrace.tables.folder import JobFolder
 from headrace.tables.view import TableView
 
@@ -141,6 +141,20 @@ class StateEdit(Generic[Effect]):
         """Look at what others did meanwhile, now that the checkpoint is committed. May raise an error that says so."""
 
 
+class HandEdit(StateEdit[Effect]):
+    """Change of entries, timers or calls that somebody names."""
+
+    __slots__ = ()
+
+    kind: ClassVar[Kind] = Kind.EDIT
+    crash_point: ClassVar[str] = "edit.staged"
+
+    @staticmethod
+    def changelog(job: OpenJob, operator: str) -> Changelog:
+        """Return what makes rows of an operator for the next checkpoint."""
+        return Changelog(operator, job.next_id, job.last.max_parallelism)
+
+
 class BlindEdit(StateEdit[None]):
     """Change that nothing stands against, or whose caller has looked."""
 
@@ -160,7 +174,7 @@ def apply(config: JobConfig, edit: StateEdit[Any], run_id: str) -> Checkpoint:
 
     Raises the errors of `StateEdit.look`, and `FencedError` while a run holds the job; then nothing has changed.
     """
-    if edit.makes_job:
+    if edit.makes_job and CheckpointLog(JobFolder.of(config)).last is None:
         preview(config, edit)  # a refused edit makes no job
     with open_job(edit.opened(config), run_id, create=edit.makes_job) as job:
         checkpoint = carry_out(job, edit)

@@ -24,12 +24,12 @@ from headrace.api.ttl import TtlTime
 from headrace.api.types import key_types
 from headrace.commit.schema_check import check_schemas, declared_schemas
 from headrace.config import JobConfig, parse_timestamp
-from headrace.edits.edit import JobView, StateEdit
+from headrace.edits.edit import HandEdit, JobView
 from headrace.errors import ConfigError, StateSchemaError
 from headrace.execution.bound_function import declared_states
 from headrace.execution.element import Element
 from headrace.execution.keyed_process import KeyedProcess
-from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.checkpoint import Checkpoint
 from headrace.log.declared import declared_keys
 from headrace.log.facts import Edited
 from headrace.log.ttl import declared_ttls, row_expiries
@@ -46,7 +46,7 @@ from headrace.state.key_groups import KeyGroupRange, key_group
 from headrace.state.timers import TimerChange
 from headrace.state.ttl import LiveTtl
 from headrace.storage.predicate import OneOf
-from headrace.tables.changelog import Changelog, KeyedState
+from headrace.tables.changelog import KeyedState
 from headrace.tables.entries import rebuild
 from headrace.tables.expiry import RowExpiry, deleted_if_dead
 from headrace.tables.schemas import KEYED_STATE, TIMERS
@@ -90,20 +90,18 @@ class EntryEffect:
     """Timers of the key that stay, though nothing else is left of it."""
 
 
-class EditEntries(StateEdit[EntryEffect]):
+class EditEntries(HandEdit[EntryEffect]):
     """Edit of entries by hand. Raises `ConfigError` where it would change nothing."""
 
     __slots__ = ()
 
     name: EntryName
     why: str
-    kind: ClassVar[Kind] = Kind.EDIT
-    crash_point: ClassVar[str] = "edit.staged"
     command: ClassVar[str]
 
     def additions(self, job: OpenJob, effect: EntryEffect) -> Iterator[tuple[str, pa.Table]]:
         """See `StateEdit.additions`."""
-        changelog = Changelog(effect.name.operator, job.next_id, job.last.max_parallelism)
+        changelog = self.changelog(job, effect.name.operator)
         for store, changes in effect.changes:
             yield KEYED_STATE, changelog.values(store, changes)
         if effect.timers:
@@ -317,11 +315,7 @@ class DeclaredEntry:
             user_key = _entry_key(state, name)
         elif name.entry is not None:
             raise ConfigError(f"state '{name.state}' is no map, so it has no --entry. Nothing was changed.")
-        live = {row["key"] for row in live_entries(job, name.operator, (name.state,), key_texts(name.key))}
-        declares = any(key_types(*of) is not None for of in zip(declared.stage.takes, declared.stage.keys, strict=True))
-        is_known = not declares and len(live) == 1
-        key_json = live.pop().encode() if is_known else stored_key(declared.stage, name.key)
-        return cls(declared, key_json, name.namespace or "", user_key)
+        return cls(declared, _key_of(declared.stage, name, job), name.namespace or "", user_key)
 
     @property
     def state(self) -> State:
@@ -425,6 +419,15 @@ def _check_stored(job: JobView, plan: Plan, operator: str, state: str) -> None:
         raise StateSchemaError(msg)
 
 
+def _key_of(stage: KeyedStage, name: EntryName, job: JobView) -> bytes:
+    """Return the stored key that a name means: where nothing declares its type, the only one that is there."""
+    if all(key_types(record, key) is None for record, key in zip(stage.takes, stage.keys, strict=True)):
+        live = {row["key"] for row in live_entries(job, name.operator, (name.state,), key_texts(name.key))}
+        if len(live) == 1:
+            return str(live.pop()).encode()
+    return stored_key(stage, name.key)
+
+
 def stored_key(stage: KeyedStage, text: str) -> bytes:
     """Return the JSON text under which an operator stores a key that somebody has written. Raises `ConfigError` where it does not fit.
 
@@ -466,14 +469,10 @@ def _entry_key(state: MapState[Any, Any], name: EntryName) -> bytes:
 def _typed(text: str, type_: Any, what: str) -> Any:
     """Return a value that somebody has written as JSON, or as plain text where that fits. Raises `ConfigError` where neither does."""
     try:
-        try:
-            return _as_stored(msgspec.json.decode(text, type=type_), type_)
-        except msgspec.DecodeError as error:
-            try:
-                return _as_stored(msgspec.convert(text, type=type_), type_)
-            except msgspec.ValidationError:
-                msg = f"{what} must be {_name(type_)}, as JSON: {error}. Given: {text!r:.200}. Nothing was changed."
-                raise ConfigError(msg) from error
+        return _as_stored(_read(text, type_), type_)
+    except msgspec.ValidationError as error:
+        msg = f"{what} must be {_name(type_)}, as JSON: {error}. Given: {text!r:.200}. Nothing was changed."
+        raise ConfigError(msg) from error
     except UnfitRecord as error:
         field = error.field.removeprefix("value").removeprefix(".")
         raise ConfigError(f"{what} does not fit: {field} {error.why}. Nothing was changed.") from error
@@ -559,9 +558,7 @@ class DeleteEntries(EditEntries):
         """See `StateEdit.look`."""
         rows = _named_rows(job, self.name)
         changes = [EntryChange(row["key"].encode(), None, 0, 0, row["namespace"] or "", _bytes(row)) for row in rows]
-        deleted = tuple(
-            EntryDifference(row["key"], row["namespace"], row["user_key"], row["value"], None) for row in rows
-        )
+        deleted = _gone(rows)
         return EntryEffect(
             self.name, deleted, ((_Stored(self.name.state), changes),), timers_left=_timers_left(job, self.name, rows)
         )
@@ -601,9 +598,7 @@ class ExpireEntries(EditEntries):
             )
             for row, stamp in zip(rows, stamps, strict=True)
         ]
-        deleted = tuple(
-            EntryDifference(row["key"], row["namespace"], row["user_key"], row["value"], None) for row in rows
-        )
+        deleted = _gone(rows)
         return EntryEffect(self.name, deleted, ((_Stored(self.name.state, expiry.live), changes),))
 
 
@@ -617,6 +612,11 @@ class _Stored:
     def expires_at(self, stamp: int, own_ttl: int = 0, /) -> int | None:
         """Return when an entry expires (ms); None if it is removed."""
         return None if self.lifetime is None else self.lifetime.expires_at(stamp, own_ttl)
+
+
+def _gone(rows: Sequence[Mapping[str, Any]]) -> tuple[EntryDifference, ...]:
+    """Return the differences of entries that go."""
+    return tuple(EntryDifference(row["key"], row["namespace"], row["user_key"], row["value"], None) for row in rows)
 
 
 def _named_rows(job: JobView, name: EntryName) -> list[dict[str, Any]]:

@@ -19,11 +19,10 @@ from headrace.api.records import Timestamp
 from headrace.api.states import ListState, MapState
 from headrace.api.types import key_types
 from headrace.config import JobConfig
-from headrace.edits.edit import JobView, StateEdit
+from headrace.edits.edit import HandEdit, JobView
 from headrace.edits.entries import DeclaredState, SetValue, as_declared
 from headrace.edits.rewrite import removed
 from headrace.errors import ConfigError, StorageError
-from headrace.log.checkpoint import Kind
 from headrace.log.facts import Edited
 from headrace.names import counted
 from headrace.plan.loader import plan_of
@@ -36,7 +35,6 @@ from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange
 from headrace.storage.table import LOG
-from headrace.tables.changelog import Changelog
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import KEYED_STATE, TIMERS
 
@@ -74,7 +72,7 @@ class LoadEffect:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadEntries(StateEdit[LoadEffect]):
+class LoadEntries(HandEdit[LoadEffect]):
     """Edit that sets one state of many keys, as `SetEntry` sets one. The job may be new: then this is its first change.
 
     Raises `ConfigError` for an operator or a state that the code does not declare, for a table that lacks a column, for rows that do
@@ -87,8 +85,6 @@ class LoadEntries(StateEdit[LoadEffect]):
     columns: LoadColumns = field(default_factory=LoadColumns)
     why: str = ""
 
-    kind: ClassVar[Kind] = Kind.EDIT
-    crash_point: ClassVar[str] = "edit.staged"
     makes_job: ClassVar[bool] = True
 
     def look(self, job: JobView) -> LoadEffect:
@@ -105,7 +101,7 @@ class LoadEntries(StateEdit[LoadEffect]):
     def additions(self, job: OpenJob, effect: LoadEffect) -> Iterator[tuple[str, pa.Table]]:
         """See `StateEdit.additions`. The table is read again, and checked again: somebody may have changed it."""
         declared = self._declared(job)
-        changelog = Changelog(self.operator, job.next_id, job.last.max_parallelism)
+        changelog = self.changelog(job, self.operator)
         rows, keys = 0, list[bytes]()
         for values in self._values(job):
             process = declared.set(job, HashMapBackend(), values)

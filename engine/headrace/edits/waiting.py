@@ -17,17 +17,17 @@ from headrace import clock
 from headrace.api.functions import TimeDomain, has_timers
 from headrace.api.graph import OperatorFunction, Process
 from headrace.async_io.pending_call import Status, StoredCall
-from headrace.edits.edit import JobView, StateEdit
+from headrace.edits.edit import HandEdit, JobView
 from headrace.edits.entries import keyed_stage, stored_key
 from headrace.errors import ConfigError
-from headrace.log.checkpoint import Kind
 from headrace.log.facts import Edited
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import waits_of
+from headrace.report import Time
 from headrace.state.codec import key_texts
 from headrace.state.timers import Timer, TimerChange
 from headrace.storage.predicate import OneOf
-from headrace.tables.changelog import Changelog, QuarantineRow
+from headrace.tables.changelog import QuarantineRow
 from headrace.tables.schemas import ASYNC_REQUESTS, QUARANTINE, TIMERS
 
 if TYPE_CHECKING:
@@ -50,20 +50,18 @@ class TimerName(NamedTuple):
     """None: of all namespaces, for timers that go; none of them for one that is set."""
 
 
-class EditTimers(StateEdit[Sequence[TimerChange]]):
+class EditTimers(HandEdit[Sequence[TimerChange]]):
     """Edit of timers by hand."""
 
     __slots__ = ()
 
     name: TimerName
     why: str
-    kind: ClassVar[Kind] = Kind.EDIT
-    crash_point: ClassVar[str] = "edit.staged"
     command: ClassVar[str]
 
     def additions(self, job: OpenJob, effect: Sequence[TimerChange]) -> Iterator[tuple[str, pa.Table]]:
         """See `StateEdit.additions`."""
-        yield TIMERS, Changelog(self.name.operator, job.next_id, job.last.max_parallelism).timers(effect)
+        yield TIMERS, self.changelog(job, self.name.operator).timers(effect)
 
     def facts(self, job: OpenJob, effect: Sequence[TimerChange], rows: int) -> dict[str, Any]:  # noqa: ARG002 - one for each
         """See `StateEdit.facts`."""
@@ -112,7 +110,7 @@ class SetTimer(EditTimers):
             )
         if passed is not None and name.time <= passed:
             clock_ = "the watermark" if name.domain is TimeDomain.EVENT_TIME else "the last micro-batch"
-            msg = f"{clock_} of operator '{name.operator}' has passed that time: give one after {passed} (ms since 1970, UTC). Nothing was changed."
+            msg = f"{clock_} of operator '{name.operator}' has passed that time: give one after {Time(passed)}. Nothing was changed."
             raise ConfigError(msg)
         timer = Timer(name.time, stored_key(stage, name.key), name.domain, name.namespace or "")
         return [TimerChange(timer, registered=True)]
@@ -152,15 +150,13 @@ class CallName(NamedTuple):
     key: str | None = None
 
 
-class EditCalls(StateEdit[Sequence[StoredCall]]):
+class EditCalls(HandEdit[Sequence[StoredCall]]):
     """Edit of waiting calls by hand. Raises `ConfigError` when no call waits under the name."""
 
     __slots__ = ()
 
     name: CallName
     why: str
-    kind: ClassVar[Kind] = Kind.EDIT
-    crash_point: ClassVar[str] = "edit.staged"
     command: ClassVar[str]
 
     def look(self, job: JobView) -> Sequence[StoredCall]:
@@ -206,7 +202,7 @@ class RetryCalls(EditCalls):
         """See `StateEdit.additions`."""
         now = clock.now()
         due = [replace(call, next_attempt_at=now) for call in effect]
-        yield ASYNC_REQUESTS, _changelog(self.name, job).requests(due, [False] * len(due))
+        yield ASYNC_REQUESTS, self.changelog(job, self.name.operator).requests(due, [False] * len(due))
 
     def facts(self, job: OpenJob, effect: Sequence[StoredCall], rows: int) -> dict[str, Any]:
         """See `StateEdit.facts`."""
@@ -225,7 +221,7 @@ class DropCalls(EditCalls):
 
     def additions(self, job: OpenJob, effect: Sequence[StoredCall]) -> Iterator[tuple[str, pa.Table]]:
         """See `StateEdit.additions`."""
-        changelog = _changelog(self.name, job)
+        changelog = self.changelog(job, self.name.operator)
         yield ASYNC_REQUESTS, changelog.requests(effect, [True] * len(effect))
         yield QUARANTINE, changelog.quarantine([self._aside(call) for call in effect])
 
@@ -247,7 +243,3 @@ class _Order(msgspec.Struct, frozen=True):
     """The part of a stored element that says its place in arrival order."""
 
     order: str
-
-
-def _changelog(name: CallName, job: OpenJob) -> Changelog:
-    return Changelog(name.operator, job.next_id, job.last.max_parallelism)

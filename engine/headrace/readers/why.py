@@ -28,6 +28,7 @@ from headrace.readers.query import ask_once, milliseconds
 from headrace.readers.state import key_conditions, rows_of_key
 from headrace.records.keys import key_reader
 from headrace.records.record_columns import from_struct_array
+from headrace.report import Time
 from headrace.sources.folder.format import UNREADABLE
 from headrace.sources.position import NO_FACTS, SourceFacts
 from headrace.sources.registry import read_rows_of, source_of
@@ -176,8 +177,6 @@ def _add_waiting(job: JobAtCheckpoint, key: str, operator: str | None, causes: I
 
 
 def _utc(value: Any) -> str:
-    from headrace.report import Time
-
     return str(Time(milliseconds(value)))
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 def register_state(app: typer.Typer) -> None:
     """Add the commands."""
     state = typer.Typer(
-        help="Read keyed state at any checkpoint; rename or drop state of former operators. Needs no JVM.",
+        help="Read keyed state at any checkpoint; correct it; rename or drop that of former operators. Needs no JVM.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )

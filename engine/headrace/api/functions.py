@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.api.changelog import ChangelogMode
 from headrace.api.records import RowKind
+from headrace.api.states import AggregatingState, ReducingState, ValueState
 from headrace.names import check_name
 
 In = TypeVar("In", bound=msgspec.Struct)
@@ -21,6 +22,7 @@ Out = TypeVar("Out", bound=msgspec.Struct)
 Broadcast = TypeVar("Broadcast", bound=msgspec.Struct)
 
 BROADCAST_METHOD = "process_broadcast"
+VISIT_METHOD = "visit"
 
 
 class TimeDomain(enum.StrEnum):
@@ -142,7 +144,7 @@ class Context(Protocol):
 
 
 class BroadcastContext(Protocol):
-    """Describes the broadcast record that runs. It has no key, emits nothing, and registers no timers."""
+    """Describes the broadcast record that runs. It has no key, emits nothing, and registers no timers: `visit` does, for each key."""
 
     @property
     def timestamp(self) -> int:
@@ -162,6 +164,22 @@ class BroadcastContext(Protocol):
     @property
     def row_kind(self) -> RowKind:
         """Return the record's row kind."""
+        ...
+
+    def visit_keys(self, state: ValueState[Any] | ReducingState[Any] | AggregatingState[Any, Any, Any], /) -> None:
+        """Call `visit` with this record for each key that has a value in `state`, before any later record (Flink, `applyToKeyedState`).
+
+        The keys are those right behind `process_broadcast`. Finding them reads all state of the operator, so this is for records that
+        are rare. Called for several states, it visits a key once. Raises `TypeError` for another kind of state, and `NotImplementedError` unless the function
+        has a `visit`.
+        """
+        ...
+
+    def quarantine(self, reason: str, /) -> None:
+        """Move the record to the job's quarantine, with the reason. Changes of broadcast state before stay.
+
+        Raises `TypeError` or `ValueError` for a reason that is no text, or is not UTF-8.
+        """
         ...
 
 
@@ -236,7 +254,7 @@ class KeyedBroadcastFunction(KeyedFunction, abc.ABC, Generic[In, Broadcast, Out]
 
     Every task receives all broadcast records, each at its place in arrival order: all records before it are processed
     with the old state, all records after it with the new one. So `process_broadcast` must depend only on the record and
-    broadcast state. Otherwise as `KeyedProcessFunction`.
+    broadcast state. Where a record concerns keys that get no records, it calls `ctx.visit_keys(state)`. Otherwise as `KeyedProcessFunction`.
     """
 
     _inputs = ("process", BROADCAST_METHOD)
@@ -248,6 +266,13 @@ class KeyedBroadcastFunction(KeyedFunction, abc.ABC, Generic[In, Broadcast, Out]
     @abc.abstractmethod
     def process_broadcast(self, record: Broadcast, ctx: BroadcastContext, /) -> None:
         """Change broadcast state. This is a plain `def`: it has no key, emits nothing and registers no timer."""
+
+    async def visit(self, record: Broadcast, ctx: Context, /) -> None:
+        """Handle a broadcast record for one key, with its state, timers and output. Called for the keys of `ctx.visit_keys(state)`.
+
+        It is of the kind of `process`: `async def`, or plain `def`. Raises `NotImplementedError` unless overridden.
+        """
+        raise NotImplementedError
 
 
 def input_methods(function: KeyedFunction) -> tuple[str, ...]:
@@ -265,13 +290,18 @@ def has_timers(function: KeyedFunction) -> bool:
     return type(function).on_timer is not KeyedFunction.on_timer
 
 
+def has_visit(function: KeyedFunction) -> bool:
+    """Return whether the function handles broadcast records for single keys."""
+    return isinstance(function, KeyedBroadcastFunction) and type(function).visit is not KeyedBroadcastFunction.visit
+
+
 def is_blocking(function: KeyedFunction) -> bool:
     """Return whether the function is written as plain `def`.
 
     Raises `TypeError` when some of its methods are plain and others are coroutines, when one of them has a `yield`, and
     for a `process_broadcast` that is not a plain `def`.
     """
-    names = [*input_methods(function), "on_timer"]
+    names = [*input_methods(function), *([VISIT_METHOD] if has_visit(function) else []), "on_timer"]
     for name in names:
         method = getattr(function, name)
         if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):

@@ -48,6 +48,8 @@ class ChangeRules:
     key: tuple[str, ...]
     sequence_by: tuple[str, ...]
     deletes: Callable[[Any], object] | tuple[str, Any] | None
+    truncates: bool = False
+    """True: a second input has the events that empty the table."""
     history: History
     track: tuple[str, ...]
     ignore_nulls: bool

@@ -14,6 +14,7 @@ from headrace.api.functions import (
     KeyedBroadcastFunction,
     KeyedFunction,
     has_timers,
+    has_visit,
     input_methods,
     is_blocking,
     listed_methods,
@@ -29,7 +30,7 @@ from headrace.state.backend import StateBackend
 from headrace.state.maps_and_lists import ListStore, MapStore
 from headrace.state.store import StateStore, StateTask
 from headrace.state.ttl import NO_HISTORY, EntryLifetimes
-from headrace.state.values import BlockingValueStore, ValueStore
+from headrace.state.values import BlockingValueStore, SingleStore, ValueStore
 
 D = TypeVar("D")
 
@@ -131,6 +132,7 @@ class BoundFunction:
         self.methods = input_methods(function)
         """Names of the methods that take records, one for each input."""
         self.stores: list[StateStore] = []
+        self._handles: list[tuple[Any, StateStore]] = []
         self.blocks: dict[str, BoundBlock] = {}
         self.broadcast = broadcast
         self._class = type(function).__name__
@@ -141,13 +143,19 @@ class BoundFunction:
             store = store_for(state, operator.name, backend, controller, lifetimes, blocking=self.is_plain)
             store.waits, store.cache_limit = options.enabled, options.cache_entries
             self.stores.append(store)
-            setattr(function, name, store.handle)
+            handle = store.handle
+            self._handles.append((handle, store))
+            setattr(function, name, handle)
         for name, block in declared_blocks(function).items():
             bound = BoundBlock(block, function, controller)
             self.blocks[block.block_id] = bound
             setattr(function, name, bound)
         self.inputs: tuple[Callable[..., Any], ...] = tuple(getattr(function, name) for name in self.methods)
         """Methods that take records, in the order of the inputs."""
+        self.visit: Callable[..., Any] | None = (
+            function.visit if has_visit(function) else None  # type: ignore[attr-defined]  # only one of these has it
+        )
+        """Method that handles a broadcast record for one key; None without one."""
         self.bundling: BundleFunction | None = None
         """The function, if it takes bundles of records; None if it takes single records only."""
         self.on_timers: Callable[..., Any] | None = None
@@ -156,6 +164,23 @@ class BoundFunction:
             self.bundling = function
             if function.takes_timers:
                 self.on_timers = function.on_timers
+
+    def visited_store(self, state: object) -> SingleStore:
+        """Return the store behind the handle of a state whose keys a broadcast record visits.
+
+        Raises `TypeError` for what is no handle of a state with one value for each key, `NotImplementedError` for a function without `visit`.
+        """
+        if self.visit is None:
+            msg = f"visit_keys() calls visit(record, ctx) for each key, and {self._class} has no such method: write it"
+            raise NotImplementedError(msg)
+        store = next((store for handle, store in self._handles if handle is state), None)
+        if not isinstance(store, SingleStore):
+            msg = (
+                f"visit_keys() takes a ValueState, ReducingState or AggregatingState that {self._class} declares, as in "
+                f"ctx.visit_keys(self.last), not {type(state).__name__}"
+            )
+            raise TypeError(msg)
+        return store
 
     def not_plain(self, returned: object) -> TypeError:
         """Return the error for a plain function that returned a value."""

@@ -13,7 +13,7 @@ Context in which a broadcast record is processed: it has a time, but no key.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from headrace.api.functions import BROADCAST_METHOD
@@ -23,9 +23,11 @@ from headrace.api.states import BroadcastState
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.execution.drain import BufferedRequest
 from headrace.execution.element import Element, shown_record
+from headrace.execution.process_context import Refused, check_reason
 from headrace.interrupts import is_interrupt
 from headrace.state.backend import EntryChange
 from headrace.state.broadcast import BROADCAST_KEY, BroadcastRow, BroadcastStore
+from headrace.state.values import SingleStore
 
 
 class BroadcastAccess:
@@ -35,14 +37,46 @@ class BroadcastAccess:
     first.
     """
 
-    __slots__ = ("processing_time", "row_kind", "timestamp", "watermark")
+    __slots__ = (
+        "_visited_store",
+        "expired_until",
+        "processing_time",
+        "reasons",
+        "row_kind",
+        "timestamp",
+        "visited",
+        "watermark",
+    )
 
-    def __init__(self, element: Element, watermark: int, processing_time: int) -> None:
-        """Set its time: the last watermark before it, and the processing time of the micro-batch (ms)."""
+    def __init__(
+        self, element: Element, watermark: int, processing_time: int, visited_store: Callable[[object], SingleStore]
+    ) -> None:
+        """Set its time: the last watermark before it, and the processing time of the micro-batch (ms).
+
+        `visited_store` returns the store behind a handle whose keys may be visited, or raises.
+        """
         self.timestamp = element.timestamp
         self.row_kind = RowKind(element.kind)
-        self.watermark = watermark
+        self.watermark = self.expired_until = watermark
         self.processing_time = processing_time
+        self.visited: list[SingleStore] = []
+        """States whose keys the record visits."""
+        self._visited_store = visited_store
+        self.reasons: list[str] = []
+        """Reasons why the function set the record aside."""
+
+    def visit_keys(self, state: Any, /) -> None:
+        """Visit the keys that have a value in `state`, once `process_broadcast` has ended. Errors are those of `BoundFunction.visited_store`."""
+        self.visited.append(self._visited_store(state))
+
+    def visited_keys(self) -> list[bytes]:
+        """Return the keys that the record visits, in the order of their JSON."""
+        return sorted(set().union(*(store.live_keys(self) for store in self.visited)))
+
+    def quarantine(self, reason: str, /) -> None:
+        """Move the record to the quarantine. Raises as `ProcessContext.quarantine`."""
+        check_reason(reason)
+        self.reasons.append(reason)
 
     @property
     def key(self) -> NoReturn:
@@ -69,13 +103,15 @@ class BroadcastAccess:
 
 
 def _no_key(what: str) -> RuntimeError:
-    return RuntimeError(f"process_broadcast() has no key, so it cannot use {what}: it may change broadcast state only")
+    return RuntimeError(
+        f"process_broadcast() has no key, so it cannot use {what}: it may change broadcast state only. ctx.visit_keys(state) calls visit() for each key, which may use it"
+    )
 
 
 def _no_output(what: str) -> RuntimeError:
     return RuntimeError(
         f"process_broadcast() cannot use {what}: it runs in every task, and each of them would emit the record. Keep what "
-        "is to be emitted in broadcast state, and emit it in process()"
+        "is to be emitted in broadcast state, and emit it in process(), or in visit(), which ctx.visit_keys(state) calls for each key"
     )
 
 
@@ -112,6 +148,12 @@ class BroadcastInput:
     def is_complete(self) -> bool:
         """Return whether all expected records were processed, so that the task may stop."""
         return self._to_come <= 0
+
+    def refused(self, element: Element, access: BroadcastAccess) -> list[Refused]:
+        """Return a record that was set aside, in the one task that stores it for all."""
+        return [
+            Refused(element.order, BROADCAST_KEY, element.record, reason) for reason in access.reasons if self._owns
+        ]
 
     def holds(self, element: Element | BufferedRequest) -> bool:
         """Return whether this task holds an element that was not processed; one task holds the broadcast records of all."""

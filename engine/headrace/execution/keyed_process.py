@@ -23,7 +23,7 @@ import msgspec
 
 from headrace import native
 from headrace.api.batches import Bundle
-from headrace.api.functions import TimeDomain
+from headrace.api.functions import VISIT_METHOD, TimeDomain
 from headrace.api.graph import Process
 from headrace.api.records import RowKind
 from headrace.errors import HeadraceError, UserFunctionError
@@ -53,7 +53,7 @@ from headrace.execution.requests import AsyncExecutor
 from headrace.execution.statistics import KeyedProcessStatistics
 from headrace.interrupts import is_interrupt
 from headrace.options import AsyncStateOptions, KeyOrder
-from headrace.records.order import caused_at
+from headrace.records.order import caused_at, visit_order
 from headrace.state.backend import EntryChange, StateBackend
 from headrace.state.broadcast import BROADCAST_KEY, BroadcastStore
 from headrace.state.cleanup import CLEANUP_DOMAINS, TtlCleanup
@@ -239,7 +239,7 @@ class KeyedProcess:
         try:
             for chunk in arriving:
                 before_cut, rest = split(chunk, cut)
-                self._prefetch(before_cut)
+                self._prefetch([*map(_key_of, before_cut)])
                 left = self._take_until(stop, before_cut, pending, take)
                 if left is not None:
                     return self._stop(cut, pending, [*left, *rest, *chain.from_iterable(arriving)])
@@ -476,14 +476,30 @@ class KeyedProcess:
         self._records -= len(elements)
 
     def process_broadcast(self, element: Element) -> None:
-        """Process a broadcast record: finish all records before it, then let it change broadcast state.
+        """Process a broadcast record: finish all records before it, let it change broadcast state, and visit the keys that it names.
 
         It does not belong to this task alone, so `metrics` does not count it.
         """
         self.controller.drain()
-        access = BroadcastAccess(element, self._watermark, self.timers.processing_time)
+        access = BroadcastAccess(element, self._watermark, self.timers.processing_time, self._function.visited_store)
         self.controller.context = access
         self.broadcast.take(element, access)
+        self._outputs.refused_records += self.broadcast.refused(element, access)
+        if access.visited:
+            self._visit(element, access.visited_keys())
+
+    def _visit(self, element: Element, keys: Sequence[bytes]) -> None:
+        """Process a broadcast record for each of some keys, and finish that: a later record sees all of it."""
+        for start in range(0, len(keys), self._options.in_flight_records_limit):
+            some = keys[start : start + self._options.in_flight_records_limit]
+            self._prefetch(some)
+            for key_json in some:
+                context = ProcessContext(self._outputs, self.timers, key_json, self._function.visit, element.record)
+                place = visit_order(element.order, key_json)
+                context.enter(place, element.timestamp, self._watermark, self._watermark)
+                context.row_kind = _ROW_KINDS[element.kind]
+                self.controller.process(context)
+            self.controller.drain()
 
     def advance(
         self, watermark: Watermark, passed: Callable[[], None] | None = None, *, fired_by: int | None = None
@@ -530,18 +546,19 @@ class KeyedProcess:
         record = context.record if current is None else current.record
         shown = shown_record(record) if context.timer is None else shown_timer(context.timer)
         methods, method = self._function.methods, None
-        if len(methods) > 1 and context.timer is None:
+        if context.function is not None and context.function is self._function.visit:
+            method = VISIT_METHOD
+        elif len(methods) > 1 and context.timer is None:
             method = methods[self._held.input_of(context) if current is None else current.input]
         return UserFunctionError(self.operator.name, context.key_json.decode(), shown, why, method=method)
 
-    def _prefetch(self, chunk: Sequence[Element | BufferedRequest]) -> None:
+    def _prefetch(self, keys: Sequence[bytes]) -> None:
         """Read the values of the keys of a chunk, with one call for each state; make room for them first."""
         if any(store.is_full for store in self.stores):
             self.controller.drain()
             for store in self.stores:
                 store.release()
-        if self._options.enabled and chunk:
-            keys = [*map(_key_of, chunk)]
+        if self._options.enabled and keys:
             if not self.broadcast.is_complete:
                 keys = [key for key in keys if key != BROADCAST_KEY]
             for store in self.stores:

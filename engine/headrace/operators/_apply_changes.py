@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import string
+import types
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from headrace.api.changelog import StreamChanges
-from headrace.api.functions import Context, KeyedProcessFunction
+from headrace.api.functions import (
+    BroadcastContext,
+    Context,
+    KeyedBroadcastFunction,
+    KeyedFunction,
+    KeyedProcessFunction,
+)
 from headrace.api.graph import OperatorFunction
 from headrace.api.options import ChangeRules
 from headrace.api.records import Struct
-from headrace.api.states import MapState, ValueState
+from headrace.api.states import BroadcastState, MapState, ValueState
 from headrace.operators._change_events import ChangeEvents
 from headrace.operators._event_time import LAST_TIME, shown_length
 from headrace.operators._ranking import Timed, emit_update
@@ -28,14 +35,21 @@ _PLAIN = string.ascii_lowercase + string.digits + "_"
 _LONGEST_NAME = 40
 
 
-class _AppliedChanges(KeyedProcessFunction[In, Out], OperatorFunction):
-    """Base of the functions of `Stream.apply_changes`."""
+class _AppliedChanges(KeyedFunction, OperatorFunction):
+    """Base of the functions of `Stream.apply_changes`.
+
+    `truncates` holds the events that empty the table, by the sort text of their sequence; None where the feed has none. They are for all keys, and
+    each key with a row is visited. A truncate takes back what is before it in the sequence, also what comes later. An event
+    with its sequence that came before it stays, and one that comes behind it is refused.
+    """
 
     KIND = "apply changes"
     TAKER = "apply_changes"
     takes_upserts = (0,)
     needs_keys_of_deletions = True
     retracts = True
+
+    truncates: BroadcastState[str, Any] | None = None
 
     def __init__(self, events: ChangeEvents) -> None:
         """Take what reads the events."""
@@ -49,8 +63,7 @@ class _AppliedChanges(KeyedProcessFunction[In, Out], OperatorFunction):
         Raises `ValueError` for rows that take others back, which have no places of their own in the sequence, and for upserts of
         another key: one that moves a row to another key of the table would leave the old row.
         """
-        (changes,) = taken
-        key = keys[0].fields
+        changes, key = taken[0], keys[0].fields
         if changes.mode.is_retract and changes.is_known:
             msg = (
                 f"{self.TAKER} '{name}' gets {changes}: its -U and -D hold old rows, with the places of these in the sequence. Call "
@@ -61,6 +74,20 @@ class _AppliedChanges(KeyedProcessFunction[In, Out], OperatorFunction):
             msg = f"{self.TAKER} '{name}': the stream is {changes}, so its rows are identified by {changes.mode.key!r}, not by {key!r}"
             raise ValueError(msg)
         return super().changes(name, keys, taken)
+
+    def _is_refused(self, order: str, ctx: Context) -> bool:
+        """Set an event aside that has the sequence of a truncate which came before it; return whether it has."""
+        is_refused = self.truncates is not None and self.truncates.contains(order)
+        if is_refused:
+            ctx.quarantine(
+                f"a truncate has the same {', '.join(self._rules.sequence_by)}: nothing says which one is the later"
+            )
+        return is_refused
+
+    def _next_truncate(self, order: str) -> tuple[str, Any] | None:
+        """Return the first truncate behind a place in the sequence, with its text; None without one."""
+        known = () if self.truncates is None else self.truncates.items()
+        return next((truncate for truncate in known if truncate[0] > order), None)
 
     def _forget_after(self, at: int, length: int | None, ctx: Context) -> None:
         """Register a timer at the end of a length of event time, unless it lasts for ever."""
@@ -80,12 +107,13 @@ class _AppliedChanges(KeyedProcessFunction[In, Out], OperatorFunction):
             "history": "every version of a key" if rules.has_versions else "the current row of a key",
             "ordered_by": ", ".join(rules.sequence_by),
             **nulls,
+            **({"truncates": "empty the table, in their place of the sequence"} if rules.truncates else {}),
             "equal_sequences": "an equal event is dropped, another one goes to the quarantine",
             "deleted_keys": f"are known {_shown(rules.tombstones)}",
         }
 
 
-class CurrentRowsFunction(_AppliedChanges[In, Out]):
+class CurrentRowsFunction(_AppliedChanges):
     """Current row of each key: that of the last event in its sequence. Earlier ones that come later change nothing."""
 
     has_row_of_each_key = True
@@ -97,10 +125,10 @@ class CurrentRowsFunction(_AppliedChanges[In, Out]):
         super().__init__(events)
         self._last = last
 
-    async def process(self, record: In, ctx: Context, /) -> None:
+    async def process(self, record: Any, ctx: Context, /) -> None:
         """Replace the last event by a later one, and emit the change of the row."""
         event = self._events.read(record, ctx)
-        if event is None:
+        if event is None or self._is_refused(event[0], ctx) or self._next_truncate(event[0]) is not None:
             return
         order, kept = event
         last = await self.last.value()
@@ -117,6 +145,23 @@ class CurrentRowsFunction(_AppliedChanges[In, Out]):
         if kept is None:
             self._forget_after(at, self._rules.tombstones, ctx)
 
+    def process_broadcast(self, record: Any, ctx: BroadcastContext, /) -> None:
+        """Remember a truncate in place of those before it in the sequence, which it covers, and visit the keys."""
+        order = self._events.order_of(record, ctx)
+        if order is None or self.truncates is None or self._next_truncate(order) is not None:
+            return
+        self.truncates.clear()
+        self.truncates.put(order, Truncate(ctx.timestamp, self._events.sequence_of(record)))
+        ctx.visit_keys(self.last)
+
+    async def visit(self, _record: Any, ctx: Context, /) -> None:
+        """Take the row back that is before a truncate, and forget the event: the truncate keeps older ones away."""
+        last = await self.last.value()
+        if last is None or self._next_truncate(last.order) is None:
+            return
+        await self.last.clear()
+        emit_update(ctx, self._timed(last), None)
+
     def _timed(self, last: Any) -> Timed | None:
         """Return the row of the last event with its event time (ms); None if there is none."""
         return None if last is None or last.record is None else (self._events.row(last.record), last.at)
@@ -132,7 +177,7 @@ class CurrentRowsFunction(_AppliedChanges[In, Out]):
         return {**super().described(), "state_kept": "the last event of each key"}
 
 
-class HistoryFunction(_AppliedChanges[In, Out]):
+class HistoryFunction(_AppliedChanges):
     """Rows of each key that all its events make in the order of their sequence, in whatever order they come.
 
     `events` holds the events of a key by the sort text of their sequence, and each knows the one `before` it; `latest` is the text
@@ -158,31 +203,61 @@ class HistoryFunction(_AppliedChanges[In, Out]):
             return super().unique_keys(fields, taken)
         return ((*fields, *begins),) if begins else ()
 
-    async def process(self, record: In, ctx: Context, /) -> None:
-        """Put an event in its place, and emit the changes of the rows from there on."""
+    async def process(self, record: Any, ctx: Context, /) -> None:
+        """Put an event in its place, and emit the changes of the rows from there on; a truncate behind it ends its version."""
         read = self._events.read(record, ctx)
-        if read is None:
+        if read is None or self._is_refused(read[0], ctx):
             return
         order, kept = read
         walk = await self._behind(order, ctx)
         if walk is None:
             self.set_aside_late(record, ctx)
             return
-        place, before, later = walk
-        if place == order:
-            self._events.refuse_unless_equal(kept, before.record, ctx)
+        if walk.place == order:
+            self._events.refuse_unless_equal(kept, walk.before.record, ctx)
             return
+        event = self._event(at=ctx.timestamp, sequence=self._events.sequence_of(record), record=kept)
+        await self._insert(order, event, walk, ctx)
+        truncate = self._next_truncate(order)
+        if truncate is not None:
+            await self._truncate(*truncate, ctx)
+
+    def process_broadcast(self, record: Any, ctx: BroadcastContext, /) -> None:
+        """Remember a truncate, and visit the keys. An equal sequence is that of the same truncate again."""
+        order = self._events.order_of(record, ctx)
+        if order is None or self.truncates is None or self.truncates.contains(order):
+            return
+        self.truncates.put(order, Truncate(ctx.timestamp, self._events.sequence_of(record)))
+        ctx.visit_keys(self.latest)
+
+    async def visit(self, record: Any, ctx: Context, /) -> None:
+        """End the version of a key in which a truncate lies."""
+        order = self._events.order_of(record, ctx)
+        truncate = None if order is None or self.truncates is None else self.truncates.get(order)
+        if order is not None and truncate is not None:
+            await self._truncate(order, truncate, ctx)
+
+    async def _truncate(self, order: str, truncate: Any, ctx: Any) -> None:
+        """Put a deletion in the place of a truncate, if a version lies there. A key whose events there are final stays as it is."""
+        walk = await self._behind(order, ctx)
+        if walk is None:
+            ctx.count_too_late(dropped=True)
+        elif walk.place != order and walk.before is not None and walk.before.record is not None:
+            deletion = self._event(at=truncate.at, sequence=truncate.sequence, record=None)
+            await self._insert(order, deletion, walk, ctx)
+
+    async def _insert(self, order: str, event: Any, walk: Walk, ctx: Context) -> None:
+        """Store an event in its place, and emit the changes of the rows from there on."""
+        place, before, later = walk
         known = [] if before is None else [before]
-        new = self._linked(
-            self._event(at=ctx.timestamp, sequence=self._events.sequence_of(record), record=kept), place, before
-        )
+        new = self._linked(event, place, before)
         behind = self._relinked(new, order, later)
         await self._store(order, new, later, behind)
         self._emit(ctx, self._rows([*known, *(event for _, event in later)]), self._rows([*known, new, *behind]))
         self._forget_later(new, ctx, is_last=not later)
 
-    async def _behind(self, order: str, ctx: Context) -> tuple[str | None, Any, list[tuple[str, Any]]] | None:
-        """Return the text of the event at or before a place, the event, and those behind it. None if that part is closed."""
+    async def _behind(self, order: str, ctx: Context) -> Walk | None:
+        """Return the events around a place. None if that part is closed."""
         later: list[tuple[str, Any]] = []
         place, event = await self.latest.value(), None
         while place is not None:
@@ -195,7 +270,7 @@ class HistoryFunction(_AppliedChanges[In, Out]):
             place, event = event.before, None
         if place is not None and event is None:
             return None  # it was removed, with all before it
-        return place, event, later[::-1]
+        return Walk(place, event, later[::-1])
 
     def _linked(self, event: Any, place: str | None, before: Any) -> Any:
         """Return an event with what it takes from the event before it, whose text is `place`."""
@@ -310,6 +385,14 @@ class HistoryFunction(_AppliedChanges[In, Out]):
         }
 
 
+class Walk(NamedTuple):
+    """Events of a key around a place: the text of the one at or before it, the event itself, and those behind it with their texts."""
+
+    place: str | None
+    before: Any
+    later: list[tuple[str, Any]]
+
+
 def _row(event: Any) -> Any:
     """Return the record of an event, with the values that it takes from events before it."""
     return event.record if event.row is None else event.row
@@ -325,6 +408,13 @@ class LastEvent(Struct, frozen=True):
     order: str
     at: int
     record: Any
+
+
+class Truncate(Struct, frozen=True):
+    """Stored truncate: its event time (ms), and its place in the sequence."""
+
+    at: int
+    sequence: Any
 
 
 class StoredEvent(Struct, frozen=True):
@@ -350,25 +440,50 @@ def _name_of(fields: Sequence[str]) -> str:
     return names if is_plain else hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
 
 
-def apply_changes(takes: type[In], gives: type[Out], rules: ChangeRules) -> KeyedProcessFunction[In, Out]:
-    """Return the function of `Stream.apply_changes`. Errors are those of `ChangeEvents`."""
+def apply_changes(
+    takes: type[In], gives: type[Out], rules: ChangeRules
+) -> KeyedProcessFunction[In, Out] | KeyedBroadcastFunction[In, In, Out]:
+    """Return the function of `Stream.apply_changes`; with `truncates` its second input has these. Errors are those of `ChangeEvents`."""
     events = ChangeEvents(takes, gives, rules)
     # The names tell the fields of the sequence: places of other fields have another order.
     sequence = _name_of(rules.sequence_by)
-    if not rules.keeps_events:
-        last_type: Any = msgspec.defstruct(
-            f"Last{takes.__name__}",
-            [("order", str), ("at", int), ("record", takes | None)],
-            bases=(LastEvent,),
-            frozen=True,
+    base: Any = KeyedProcessFunction[takes, gives]  # type: ignore[valid-type]  # known when it is called
+    states: dict[str, Any] = {"__module__": __name__}
+    if rules.truncates:
+        base = KeyedBroadcastFunction[takes, takes, gives]  # type: ignore[valid-type]
+        truncate = msgspec.defstruct(
+            f"Truncate{takes.__name__}", [("at", int), ("sequence", events.sequence)], bases=(Truncate,), frozen=True
         )
+        states["truncates"] = BroadcastState(f"truncates_by_{sequence}", str, truncate)
+    rows: type[_AppliedChanges] = HistoryFunction if rules.keeps_events else CurrentRowsFunction
+    if rules.keeps_events:
+        stored = _stored_event(takes, events)
+        states["latest"] = ValueState("latest", str)
+        states["events"] = MapState(f"events_by_{sequence}", str, stored)
+    else:
+        stored = _last_event(takes)
+        states["last"] = ValueState(f"last_event_by_{sequence}", stored)
+    function_type: Any = types.new_class(
+        rows.__name__, (rows, base), exec_body=lambda namespace: namespace.update(states)
+    )
+    function: KeyedProcessFunction[In, Out] | KeyedBroadcastFunction[In, In, Out] = function_type(events, stored)
+    return function
 
-        class CurrentRows(CurrentRowsFunction[takes, gives]):  # type: ignore[valid-type]  # known when it is called
-            last = ValueState(f"last_event_by_{sequence}", last_type)
 
-        return CurrentRows(events, last_type)
+def _last_event(takes: type[Struct]) -> Any:
+    """Return the type of a stored last event."""
+    return msgspec.defstruct(
+        f"Last{takes.__name__}",
+        [("order", str), ("at", int), ("record", takes | None)],
+        bases=(LastEvent,),
+        frozen=True,
+    )
+
+
+def _stored_event(takes: type[Struct], events: ChangeEvents) -> Any:
+    """Return the type of a stored event."""
     place = events.sequence
-    event_type: Any = msgspec.defstruct(
+    return msgspec.defstruct(
         f"Stored{takes.__name__}",
         [
             ("at", int),
@@ -382,9 +497,3 @@ def apply_changes(takes: type[In], gives: type[Out], rules: ChangeRules) -> Keye
         bases=(StoredEvent,),
         frozen=True,
     )
-
-    class AppliedHistory(HistoryFunction[takes, gives]):  # type: ignore[valid-type]  # known when it is called
-        latest = ValueState("latest", str)
-        events = MapState(f"events_by_{sequence}", str, event_type)
-
-    return AppliedHistory(events, event_type)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
-from headrace.api.functions import Context
+from headrace.api.functions import BroadcastContext, Context
 from headrace.api.options import ChangeRules
 from headrace.api.records import RowKind, Struct
 from headrace.api.types import check_field, check_plain
@@ -59,7 +59,7 @@ class ChangeEvents:
         self.sequence: Any = msgspec.defstruct(
             f"{takes.__name__}Sequence", [(name, fields[name]) for name in rules.sequence_by], frozen=True
         )
-        self._deletes = _predicate(takes, rules.deletes)
+        self._deletes = event_predicate(takes, rules.deletes, "deletes")
         self._bounds = {field.name: mark for field in msgspec.structs.fields(gives) if (mark := self._mark(field))}
         self._copied = [name for name in gives.__struct_fields__ if name not in self._bounds]
         self._check_bounds()
@@ -144,15 +144,19 @@ class ChangeEvents:
                 "before it"
             )
             raise ValueError(msg)
+        order = self.order_of(record, ctx)
+        return None if order is None else (order, None if self._is_deletion(record, ctx) else record)
+
+    def order_of(self, record: Any, ctx: Context | BroadcastContext) -> str | None:
+        """Return the text that sorts an event. None for one that was refused: its sequence is null, or has no order."""
         if null := [name for name in self.rules.sequence_by if getattr(record, name) is None]:
             ctx.quarantine(f"{', '.join(null)} is null, and orders the events of a key")
             return None
         try:
-            order = "".join(text(getattr(record, name)) for name, text in self._texts)
+            return "".join(text(getattr(record, name)) for name, text in self._texts)
         except ValueError as error:
             ctx.quarantine(str(error))
             return None
-        return order, None if self._is_deletion(record, ctx) else record
 
     def _is_deletion(self, record: Any, ctx: Context) -> bool:
         return ctx.row_kind is RowKind.DELETE or (self._deletes is not None and bool(self._deletes(record)))
@@ -199,26 +203,29 @@ def _bound(mark: ValidFrom | ValidTo, begins: Any, ends: Any) -> Any:
     return None if place is None else getattr(place, str(mark.field))
 
 
-def _value_of(takes: type[Struct], name: str, value: Any) -> Any:
+def _value_of(takes: type[Struct], name: str, value: Any, argument: str) -> Any:
     """Return a value as a field holds it: an enumeration's member for its stored value. Raises `TypeError` for one that it cannot hold."""
     field = next(field for field in msgspec.structs.fields(takes) if field.name == name)
     try:
         return msgspec.convert(value, field.type)
     except msgspec.ValidationError as error:
-        msg = f"deletes=({name!r}, {value!r}): field '{name}' of {takes.__name__} cannot hold this value: {error}"
+        msg = f"{argument}=({name!r}, {value!r}): field '{name}' of {takes.__name__} cannot hold this value: {error}"
         raise TypeError(msg) from None
 
 
-def _predicate(
-    takes: type[Struct], deletes: Callable[[Any], object] | tuple[str, Any] | None
+def event_predicate(
+    takes: type[Struct], given: Callable[[Any], object] | tuple[str, Any] | None, argument: str
 ) -> Callable[[Any], object] | None:
-    """Return the function that says whether an event deletes; None if none does."""
-    if deletes is None:
+    """Return the function that says whether an event deletes or truncates, as `argument` gives it; None if none does.
+
+    Raises `ValueError` for a field that the events lack, `TypeError` for a value that it cannot hold, and a coroutine function.
+    """
+    if given is None:
         return None
-    if isinstance(deletes, tuple):
-        name, value = deletes
+    if isinstance(given, tuple):
+        name, value = given
         check_field(takes, name)
-        read, deleting = attrgetter(name), _value_of(takes, name, value)
-        return lambda record: read(record) == deleting
-    check_plain("deletes", deletes)
-    return deletes
+        read, wanted = attrgetter(name), _value_of(takes, name, value, argument)
+        return lambda record: read(record) == wanted
+    check_plain(argument, given)
+    return given

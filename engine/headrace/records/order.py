@@ -6,6 +6,7 @@ Bytes compare as the order does:
     third output of that record                 00..07 00000002
     first output of *that* one downstream       00..07 00000002 00000000
     record 7 as the second use of its stream    00..07 01
+    that record, broadcast, visits a key         00..07 00000000 <key> 00
     timer fired by the watermark after it       00..07 ff <time> <stage> <key> 00 [<namespace> 00]
     timer fired by the processing time of a     00..07 ff ff <micro-batch> <stage, from ff down> <time> <key> 00
       micro-batch whose first record is 8         [<namespace> 00]
@@ -58,6 +59,11 @@ def record_order(ordinal: int) -> bytes:
 def output_order(cause: bytes, index: int) -> bytes:
     """Return the place of the `index`-th output of the element at `cause`."""
     return cause + _INDEX.pack(index)
+
+
+def visit_order(broadcast: bytes, key_json: bytes) -> bytes:
+    """Return the place at which the broadcast record at `broadcast` visits a key. The record itself has no output."""
+    return output_order(broadcast, 0) + _owner(key_json, "")
 
 
 def edge_order(order: bytes, edge: int) -> bytes:

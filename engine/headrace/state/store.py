@@ -410,7 +410,7 @@ class StateStore:
         milliseconds = self._ttl.remaining(access, cell.stamp, cell.own_ttl)
         return timedelta(milliseconds=milliseconds) if milliseconds < _FOR_EVER else timedelta.max
 
-    def is_dead(self, access: Access, stamp: int, own_ttl: int) -> bool:
+    def is_dead(self, access: AccessTimes, stamp: int, own_ttl: int) -> bool:
         """Return whether an entry is expired, whether visible or not."""
         return self._ttl is not None and self._ttl.is_dead(access, stamp, own_ttl)
 

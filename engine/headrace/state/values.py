@@ -14,11 +14,21 @@ from typing import Any, Generic, TypeVar, cast
 from headrace.api.future import StateFuture
 from headrace.api.states import ValueState
 from headrace.native import Cell, ValueCells
-from headrace.state.backend import EntryChange, Page, StateBackend, Write, change_of, pack_header, value_entry, within
+from headrace.state.backend import (
+    EntryChange,
+    Page,
+    StateBackend,
+    Write,
+    change_of,
+    pack_header,
+    unpack_header,
+    value_entry,
+    within,
+)
 from headrace.state.cells import Cells
 from headrace.state.cursor import PAGE
 from headrace.state.store import Access, Handle, More, StateStore, StateTask
-from headrace.state.ttl import NO_HISTORY, EntryLifetimes
+from headrace.state.ttl import NO_HISTORY, AccessTimes, EntryLifetimes
 
 
 class SingleStore(StateStore, ValueCells):
@@ -60,6 +70,20 @@ class SingleStore(StateStore, ValueCells):
         for key, value, timestamp in zip(keys, values, timestamps, strict=True):
             cell = by_name[key]
             cell.value, cell.stamp, cell.own_ttl, cell.dirty = value, timestamp, 0, True
+
+    def live_keys(self, access: AccessTimes) -> set[bytes]:
+        """Return the keys that have a value at the times of `access`, in any namespace. It reads all entries of the backend."""
+        prefix, cached = self.cells.prefix, self.cells.by_name
+        names = [
+            name
+            for name, cell in cached.items()
+            if cell.value is not None and not self.is_dead(access, cell.stamp, cell.own_ttl)
+        ]
+        for entry, stored in self._backend.items():
+            name = entry[len(prefix) :]
+            if entry.startswith(prefix) and name not in cached and not self.is_dead(access, *unpack_header(stored)):
+                names.append(name)
+        return {name.partition(b"\x00")[0] for name in names}
 
     def trim(self) -> None:
         """Drop cells that equal the backend's entries."""

@@ -11,7 +11,7 @@ import msgspec
 
 from headrace.api.changelog import UPSERTS_OF_UNKNOWN_KEY
 from headrace.api.changelog_inference import check_normalized
-from headrace.api.functions import KeyedBroadcastFunction, KeyedProcessFunction
+from headrace.api.functions import KeyedBroadcastFunction, KeyedFunction, KeyedProcessFunction
 from headrace.api.graph import Emit, Filter, Keep, LagNode, OnConflict, OperatorFunction, Process, UpsertMaterialize
 from headrace.api.options import ChangeRules, History
 from headrace.api.ttl import AnyTtl, Lifetime, StateTtl, span_of, ttl_of
@@ -158,13 +158,14 @@ def applied_changes(
     key: tuple[str, ...],
     sequence_by: str | tuple[str, ...],
     deletes: Callable[[Any], object] | tuple[str, Any] | None,
+    truncates: Callable[[Any], object] | tuple[str, Any] | None,
     history: History,
     track: tuple[str, ...],
     ignore_nulls: bool,
     tombstones: timedelta | Lifetime | None,
     corrections: timedelta | Lifetime | None,
-) -> KeyedProcessFunction[Any, Any]:
-    """Return the function of `Stream.apply_changes`."""
+) -> tuple[KeyedFunction, Callable[[Any], object] | None]:
+    """Return the function of `Stream.apply_changes`, and the one that says whether an event truncates; None if none does."""
     from headrace.operators._apply_changes import apply_changes
 
     taker = f"apply_changes '{name}'"
@@ -174,17 +175,21 @@ def applied_changes(
         check_record(taker, record)
     try:
         _check_fields_of_changes(takes, key, sequence, track)
+        empties = _truncates(stream, truncates)
         rules = ChangeRules(
             key=key,
             sequence_by=sequence,
             deletes=deletes,
+            truncates=empties is not None,
             history=history,
             track=track,
             ignore_nulls=ignore_nulls,
-            tombstones=_tombstones(stream, deletes, tombstones),
+            tombstones=None,
             corrections=None,
         )
-        return apply_changes(takes, record or takes, replace(rules, corrections=_corrections(rules, corrections)))
+        rules = replace(rules, tombstones=_tombstones(stream, rules, tombstones))
+        rules = replace(rules, corrections=_corrections(rules, corrections))
+        return apply_changes(takes, record or takes, rules), empties
     except (TypeError, ValueError) as error:
         raise type(error)(f"{taker}: {error}") from None
 
@@ -207,13 +212,13 @@ def _check_fields_of_changes(
         check_field(takes, column)
 
 
-def _tombstones(stream: StreamBase[Any], deletes: object, tombstones: timedelta | Lifetime | None) -> int | None:
+def _tombstones(stream: StreamBase[Any], rules: ChangeRules, tombstones: timedelta | Lifetime | None) -> int | None:
     """Return how long deleted keys are known (ms). Raises `ValueError` and `TypeError` as `Stream.apply_changes` does."""
     has_kinds = not stream._changes.mode.is_insert
-    if deletes is not None and has_kinds:
+    if rules.deletes is not None and has_kinds:
         msg = f"the rows have kinds, and those of kind -D delete: leave deletes= out, or row_kind of the source ({stream._changes})"
         raise ValueError(msg)
-    if deletes is None and not has_kinds:
+    if rules.deletes is None and not has_kinds and not (rules.truncates and rules.keeps_events):
         if tombstones is not None:
             msg = "no event deletes, so tombstones= has no effect: say which do, as in deletes=lambda event: event.op == 'd'"
             raise ValueError(msg)
@@ -221,6 +226,18 @@ def _tombstones(stream: StreamBase[Any], deletes: object, tombstones: timedelta 
     return span_of(
         tombstones, "tombstones", kept="deleted keys", after="an event from before a deletion makes a new row"
     )
+
+
+def _truncates(
+    stream: StreamBase[Any], truncates: Callable[[Any], object] | tuple[str, Any] | None
+) -> Callable[[Any], object] | None:
+    """Return the function that says whether an event truncates. Raises `ValueError` and `TypeError` as `Stream.apply_changes` does."""
+    from headrace.operators._change_events import event_predicate
+
+    if truncates is not None and not stream._changes.mode.is_insert:
+        msg = f"the rows have kinds, and none of them truncates: leave truncates= out, or row_kind of the source ({stream._changes})"
+        raise ValueError(msg)
+    return event_predicate(stream.record_type(), truncates, "truncates")
 
 
 def _corrections(rules: ChangeRules, corrections: timedelta | Lifetime | None) -> int | None:

@@ -282,6 +282,7 @@ class Stream(StreamBase[R]):
         key: Fields,
         sequence_by: str | tuple[str, ...],
         deletes: Callable[[R], object] | tuple[str, Any] | None = None,
+        truncates: Callable[[R], object] | tuple[str, Any] | None = None,
         history: History = History.SCD1,
         record: type[S] | None = None,
         track: tuple[str, ...] = (),
@@ -293,7 +294,8 @@ class Stream(StreamBase[R]):
 
         `sequence_by` orders the events of a `key`: a field, or several. The table is that of all events in this order, whatever the
         order of their arrival. An event sets the row of its key; it deletes the row if `deletes` says so: a plain function of the
-        event, or a field and its value, `("op", "d")`. In a stream of upserts a `-D` deletes. An event that equals another one of its sequence is dropped. One that does not equal it, or whose sequence is null, goes to the
+        event, or a field and its value, `("op", "d")`. In a stream of upserts a `-D` deletes. An event that `truncates`, given in the same way, empties the table:
+        it takes back the rows of all keys that are before it in the sequence, whatever its own key is, and visits all keys for that. An event that equals another one of its sequence is dropped. One that does not equal it, or whose sequence is null, goes to the
         quarantine.
 
         With `History.SCD1` the table has the current row of each key. With `History.SCD2` it has all versions, each with the part of
@@ -313,13 +315,14 @@ class Stream(StreamBase[R]):
         a stream that retracts rows, and upserts of another key; `TypeError` for a sequence that has no order, a field of `record` that nothing defines, and values of
         another type.
         """
-        function = applied_changes(
+        function, empties = applied_changes(
             self,
             name,
             record,
             key=fields_of(key),
             sequence_by=sequence_by,
             deletes=deletes,
+            truncates=truncates,
             history=history,
             track=track,
             ignore_nulls=ignore_nulls,
@@ -327,7 +330,10 @@ class Stream(StreamBase[R]):
             corrections=corrections,
         )
         gives = cast("type[S]", self._record) if record is None else record
-        return self._keyed(KeyBy(fields_of(key)))._operated(name, function, gives)
+        if empties is None:
+            return self._keyed(KeyBy(fields_of(key)))._operated(name, function, gives)
+        rows = self.filter(lambda event: not empties(event))._keyed(KeyBy(fields_of(key)))
+        return rows._operated(name, function, gives, self.filter(empties).broadcast())
 
     def snapshot_changes(self, name: str, /, *, key: Fields, time: str, every: timedelta) -> Stream[R]:
         """Make events of full extracts of a table: each row is an update, and a key that an extract lacks is a deletion.

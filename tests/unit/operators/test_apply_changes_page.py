@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import sys
-from datetime import timedelta
 from operator import itemgetter
 
 import duckdb
@@ -16,7 +15,6 @@ import yaml
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from headrace import Pipeline, Struct, Timestamp
 from headrace.cli import app
 from headrace.testing import PipelineHarness
 from tests.jobs.home import PROJECT
@@ -160,23 +158,9 @@ def test_table_equals_that_of_duckdb(home):
     assert '"lsn":11' in shown.replace(" ", "")
 
 
-class Truncated(Struct, frozen=True):
-    id: str
-    lsn: int
-    op: str
-    tier: str | None
-    at: Timestamp
-
-
-@pytest.mark.parametrize(("is_filtered", "lsn"), [(False, 2), (True, 1)])
-def test_truncate_with_a_key_changes_its_key(is_filtered, lsn):
-    """The page says so, and that a filter takes such events out."""
-    events = Pipeline("shop").source("events", Truncated, event_time="at")
-    events = events.filter(lambda event: event.op != "t") if is_filtered else events
-    current = events.apply_changes(
-        "current", key=("id",), sequence_by="lsn", deletes=("op", "d"), tombstones=timedelta(days=1)
-    )
-    job = PipelineHarness(current.sink("out", key="id"), now=0)
-    job.feed("events", [Truncated("a", 1, "c", "gold", 1), Truncated("a", 2, "t", None, 2)])
-    job.run()
-    assert [row.lsn for row in job.sink("out")] == [lsn]
+def test_truncate_empties_the_table(page):
+    harness = PipelineHarness(page.emptied, bucket=1)
+    places = [(1, 1, "c"), (2, 2, "c"), (7, 4, "t"), (1, 3, "u"), (2, 5, "u")]
+    harness.feed("changes", [page.Change(key, lsn, lsn, op, "gold", None) for key, lsn, op in places])
+    assert harness.run().quarantined == 0
+    assert [(row.id, row.lsn) for row in harness.sink("customers")] == [(2, 5)]

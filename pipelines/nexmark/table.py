@@ -32,7 +32,7 @@ from pipelines.nexmark.queries import NAMES
 from pipelines.nexmark.runs import QueryRun, Setting
 
 FILES: Final = 5
-MOST_LINES: Final = 15
+MOST_LINES: Final = 12
 STATE: Final = ("keyed_state", "materializer_history", "timers")
 HEAD: Final = ("query", "lines", "correct", "input rows", "result rows", "open", "kept", "seconds")
 ENTRY: Final = frozenset(

@@ -60,11 +60,6 @@ class ChannelDay(Struct, frozen=True):
     rank3_auctions: Annotated[int, CountDistinct("auction", where=rank3)]
 
 
-pipeline = (
-    Pipeline("nexmark_q16")
-    .source("bids", Bid, event_time="date_time", out_of_orderness=DISORDER)
-    .key_by("channel")
-    .window(Tumbling(timedelta(days=1)))
-    .aggregate("channels", ChannelDay)
-    .sink("result")
-)
+pipeline = Pipeline("nexmark_q16")
+bids = pipeline.source("bids", Bid, event_time="date_time", out_of_orderness=DISORDER).key_by("channel")
+bids.window(Tumbling(timedelta(days=1))).aggregate("channels", ChannelDay).sink("result")

@@ -45,14 +45,6 @@ def suggestion(auction: Auction, person: Person) -> Suggestion:
 pipeline = Pipeline("nexmark_q3")
 auctions = pipeline.source("auctions", Auction, event_time="date_time", out_of_orderness=DISORDER)
 persons = pipeline.source("persons", Person, event_time="date_time", out_of_orderness=DISORDER)
-(
-    auctions.filter(lambda auction: auction.category == 10)
-    .key_by("seller")
-    .join(
-        "suggestions",
-        persons.filter(lambda person: person.state in {"OR", "ID", "CA"}).key_by("id"),
-        emit=suggestion,
-        state_ttl=Lifetime.FOREVER,
-    )
-    .sink("result")
-)
+wanted = auctions.filter(lambda auction: auction.category == 10).key_by("seller")
+near = persons.filter(lambda person: person.state in {"OR", "ID", "CA"}).key_by("id")
+wanted.join("suggestions", near, emit=suggestion, state_ttl=Lifetime.FOREVER).sink("result")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Self
 
-from headrace import Context, KeyedProcessFunction, Pipeline, RowKind, Struct, Timestamp, ValueState
-from headrace.operators import First, Max, Session
+from headrace import Lifetime, Pipeline, Struct, Timestamp
+from headrace.operators import Avg, First, Max, Session
 from pipelines.nexmark.records import DISORDER, LONGEST_AUCTION
 
 
@@ -51,31 +51,11 @@ class Sold(Struct, frozen=True):
     final: Annotated[int, Max("price")]
 
 
-class Total(Struct, frozen=True):
-    """The winning prices of a category, so far."""
-
-    cents: int = 0
-    auctions: int = 0
-
-
 class Average(Struct, frozen=True):
     """The mean of the winning prices of a category."""
 
     category: int
-    final: float
-
-
-class Mean(KeyedProcessFunction[Sold, Average]):
-    """Adds up prices."""
-
-    total = ValueState("total", Total)
-
-    async def process(self, sold: Sold, ctx: Context, /) -> None:
-        """Emit the mean with one more auction."""
-        before = await self.total.value() or Total()
-        total = Total(before.cents + sold.final, before.auctions + 1)
-        await self.total.update(total)
-        ctx.collect(Average(sold.category, total.cents / total.auctions), RowKind.UPDATE_AFTER)
+    final: Annotated[float, Avg("final")]
 
 
 pipeline = Pipeline("nexmark_q4")
@@ -84,5 +64,4 @@ bids = pipeline.source("bids", Bid, event_time="date_time", out_of_orderness=DIS
 offers = auctions.join("offers", bids, emit=Offer.of, within=(timedelta(0), LONGEST_AUCTION))
 valid = offers.filter(lambda offer: offer.in_time).key_by("auction")
 sold = valid.window(Session(LONGEST_AUCTION + timedelta(milliseconds=1))).aggregate("sold", Sold)
-means = sold.key_by("category").process("mean", Mean())
-means.upsert_materialize("means", primary_key=("category",), upsert_key=("category",)).sink("result")
+sold.key_by("category").aggregate("mean", Average, state_ttl=Lifetime.FOREVER).sink("result", key="category")

@@ -1,17 +1,15 @@
 """Query 8, new users: persons who have registered and started an auction within the same 10 seconds.
 
-A person with several auctions is joined several times; the table has one row for each person and period.
+It is an EXISTS within windows: a person with several auctions is in the result once.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
 
 from headrace import Pipeline, Struct, Timestamp
+from headrace.operators import Tumbling
 from pipelines.nexmark.records import DISORDER
-
-PERIOD: Final = timedelta(seconds=10)
 
 
 class Person(Struct, frozen=True):
@@ -37,22 +35,14 @@ class NewUser(Struct, frozen=True):
     window_start: Timestamp
 
 
-def new_user(person: Person, _auction: Auction) -> NewUser:
+def new_user(person: Person) -> NewUser:
     """Return the columns of the query."""
     return NewUser(person.id, person.name, person.date_time - person.date_time % 10_000)
 
 
 pipeline = Pipeline("nexmark_q8")
-persons = pipeline.source("persons", Person, event_time="date_time", out_of_orderness=DISORDER)
-auctions = pipeline.source("auctions", Auction, event_time="date_time", out_of_orderness=DISORDER)
-(
-    persons.key_by(lambda person: (person.id, person.date_time // 10_000))
-    .join(
-        "new_users",
-        auctions.key_by(lambda auction: (auction.seller, auction.date_time // 10_000)),
-        emit=new_user,
-        within=(-PERIOD, PERIOD),
-    )
-    .upsert_materialize("once", primary_key=("id", "window_start"), upsert_key=("id", "window_start"))
-    .sink("result")
-)
+persons = pipeline.source("persons", Person, event_time="date_time", out_of_orderness=DISORDER).key_by("id")
+auctions = pipeline.source("auctions", Auction, event_time="date_time", out_of_orderness=DISORDER).key_by("seller")
+period = Tumbling(timedelta(seconds=10))
+new_persons = persons.window(period).semi_join("new_users", auctions.window(period))
+new_persons.map(new_user).sink("result")

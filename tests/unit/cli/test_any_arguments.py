@@ -13,8 +13,8 @@ from headrace.storage import pandas as late_pandas
 from tests.unit.support.damaged_job import damaged_job
 from tests.unit.support.fuzzing import examples
 
-LONG_RUNNING = {"run", "doctor", "setup", "new"}
-"""They start Spark, ask the machine or write projects; `run` is tried with what it must refuse."""
+LONG_RUNNING = {"run", "doctor", "setup", "new", "top"}
+"""They start Spark, ask the machine, write projects, or look until somebody ends them; `run` is tried with what it must refuse."""
 
 TEXTS = [
     *(

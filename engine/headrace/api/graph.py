@@ -8,10 +8,10 @@ their streams. `OperatorFunction` has the methods that the graph, `explain` and 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
 import msgspec
 
@@ -19,6 +19,7 @@ from headrace.api.changelog import INSERTS, UPSERTS_OF_UNKNOWN_KEY, ChangelogMod
 from headrace.api.functions import AsyncFunction, KeyedFunction, function_types
 from headrace.api.records import RowKind
 from headrace.api.services import AsyncRetryStrategy, Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
+from headrace.api.states import MapState
 from headrace.api.ttl import OnGap, StateTtl, TtlTime, UpdateType, Visibility
 from headrace.options import Strategy
 
@@ -527,3 +528,25 @@ class OperatorFunction:
             msg = f"side output '{name}' of '{operator}' has records of type {sides[name].__name__}, not {record!r:.60}"
             raise TypeError(msg)
         self.declared |= {name}
+
+
+class ToldEvent(NamedTuple):
+    """Stored event of a key, as a function tells of it: its place, what it did to the versions of the row, and the row's fields; None for a deletion."""
+
+    place: str
+    what: str
+    fields: dict[str, Any] | None
+
+
+class VersionedFunction(OperatorFunction):
+    """A function that stores the events of each key by their places, in `events`, and makes versions of a row of them."""
+
+    events: MapState[str, Any]
+
+    def told(self, stored: Mapping[str, Any]) -> list[ToldEvent]:
+        """Return what the stored events of a key did, in the order of their places. Raises `NotImplementedError` unless overridden."""
+        raise NotImplementedError
+
+    def place_of(self, record: Any) -> str | None:
+        """Return the place of an event that comes in; None if it would be refused. Raises `NotImplementedError` unless overridden."""
+        raise NotImplementedError

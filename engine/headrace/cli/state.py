@@ -35,7 +35,7 @@ from headrace.cli.arguments import (
 from headrace.cli.corrections import register_corrections
 from headrace.cli.state_edits import register_state_edits
 from headrace.names import counted
-from headrace.report import Block, Drawing, Fact, Note, Report, Table, facts
+from headrace.report import Block, Drawing, Fact, Note, Report, Table, Time, facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headrace.api.graph import UpsertMaterialize
     from headrace.readers.job_at import JobAtCheckpoint
     from headrace.readers.query import Rows
+    from headrace.readers.versions import EventOfVersion, Versions
 
 
 def register_state(app: typer.Typer) -> None:
@@ -385,7 +386,7 @@ def row_history(
     limit: Limit = 20,
     branch: Branch = None,
 ) -> Report:
-    """Show the history of one primary key: the rows that were inserted and not retracted, in order.
+    """Show the history of one primary key: the rows that were inserted and not retracted, in order; or the events behind the versions of a key.
 
     The sink shows the row marked with * (after an update in place, maybe another one). If it is retracted, the row above
     it takes its place. A text key needs no quotes; several key fields are a JSON list. Of a long history it shows the
@@ -408,8 +409,75 @@ def row_history(
     name, key = job_and_text(first, second)
     job = open_job(name, at, as_of, branch=branch)
     rows = rows_of_key(job, key, operator)
+    versions = _versions(job, key, operator)
+    events = [] if versions is None else [_json_of_event(event) for event in versions.events]
     checkpoint = job.checkpoint.checkpoint_id
-    return Report(*facts(checkpoint=checkpoint, rows=typed_rows(rows)), *_row_blocks(job, key, rows, limit))
+    return Report(
+        *facts(checkpoint=checkpoint, rows=typed_rows(rows), events=events),
+        *([] if versions is None else _version_blocks(versions, limit)),
+        *(_row_blocks(job, key, rows, limit) if rows.rows or not events else [f"at checkpoint {checkpoint}"]),
+    )
+
+
+def _versions(job: JobAtCheckpoint, key: str, operator: str | None) -> Versions | None:
+    """Return the events behind versions of a key; None if the pipeline cannot be imported, which knows them."""
+    from headrace.errors import ConfigError
+    from headrace.readers.versions import versions_of
+
+    try:
+        return versions_of(job, key, operator)
+    except (ConfigError, ImportError, TypeError):
+        return None
+
+
+def _json_of_event(event: EventOfVersion) -> dict[str, Any]:
+    source = event.source
+    return {
+        "operator": event.operator,
+        "sequence": msgspec.to_builtins(event.sequence, str_keys=True),
+        "what": event.what,
+        "event_time": Time(event.at),
+        "checkpoint": event.checkpoint_id,
+        "input": None if source is None else {"source": source.source, "file": source.file, "rows": source.rows},
+        "fields": msgspec.to_builtins(event.fields, str_keys=True),
+    }
+
+
+def _version_blocks(versions: Versions, limit: int) -> Iterator[str | Table]:
+    """Yield what people read of the events behind versions, operator by operator."""
+    for name in dict.fromkeys(event.operator for event in versions.events):
+        own = [event for event in versions.events if event.operator == name]
+        opened = sum(event.what == "opens" for event in own)
+        yield f"{name}: {counted(opened, 'version')}, by {counted(len(own), 'event')}"
+        if len(own) > limit:
+            yield f"  the last {limit} of them (more with -n)"
+        yield _version_table(own, limit)
+    yield from versions.untold
+
+
+def _version_table(events: list[EventOfVersion], limit: int) -> Table:
+    sequences = [_texts(event.sequence) for event in events]
+    fields = [_texts(event.fields or {}) for event in events]
+    differing = [name for name in _differing([own for own in fields if own]) if name not in sequences[0]]
+    shown = differing if len(differing) <= _MOST_FIELDS else []
+    lines = [
+        [*map(_text, sequence.values()), event.what, *(_text(own.get(name, b"")) for name in shown), *_came_by(event)]
+        for event, sequence, own in zip(events, sequences, fields, strict=True)
+    ]
+    return Table.shown((*sequences[0], "what", *shown, "checkpoint", "input row"), lines[-limit:])
+
+
+def _texts(record: Any) -> dict[str, msgspec.Raw]:
+    """Return the fields of a record as JSON."""
+    values = msgspec.to_builtins(record, str_keys=True)
+    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in values.items()}
+
+
+def _came_by(event: EventOfVersion) -> list[Any]:
+    """Return the cells on where an event came from: its checkpoint, and file and number of its row."""
+    source = event.source
+    place = "" if source is None or not source.rows else f"{source.file}:{source.rows[0]}"
+    return [event.checkpoint_id, place]
 
 
 def _largest(job: JobAtCheckpoint, operator: str | None, limit: int) -> Report:

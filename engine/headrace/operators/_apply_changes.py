@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import string
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,7 +19,7 @@ from headrace.api.functions import (
     KeyedFunction,
     KeyedProcessFunction,
 )
-from headrace.api.graph import OperatorFunction
+from headrace.api.graph import OperatorFunction, ToldEvent, VersionedFunction
 from headrace.api.options import ChangeRules
 from headrace.api.records import Struct
 from headrace.api.states import BroadcastState, MapState, ValueState
@@ -177,7 +177,7 @@ class CurrentRowsFunction(_AppliedChanges):
         return {**super().described(), "state_kept": "the last event of each key"}
 
 
-class HistoryFunction(_AppliedChanges):
+class HistoryFunction(_AppliedChanges, VersionedFunction):
     """Rows of each key that all its events make in the order of their sequence, in whatever order they come.
 
     `events` holds the events of a key by the sort text of their sequence, and each knows the one `before` it; `latest` is the text
@@ -323,6 +323,25 @@ class HistoryFunction(_AppliedChanges):
     def _emit(ctx: Context, before: dict[Any, Timed], after: dict[Any, Timed]) -> None:
         for begins in [*before, *(begins for begins in after if begins not in before)]:
             emit_update(ctx, before.get(begins), after.get(begins))
+
+    def told(self, stored: Mapping[str, Any]) -> list[ToldEvent]:
+        """Return what the stored events of a key did, in the order of their places."""
+        return [
+            ToldEvent(place, self._did(event), None if event.record is None else self._events.values(_row(event)))
+            for place, event in sorted(stored.items())
+        ]
+
+    def _did(self, event: Any) -> str:
+        if event.record is None:
+            return "deletes"
+        return "opens" if event.begins == event.sequence else "goes on"
+
+    def place_of(self, record: Any) -> str | None:
+        """Return the place of an event that comes in; None if it would be refused."""
+        try:
+            return self._events.text_of(record)
+        except ValueError:
+            return None
 
     # --------------------------------------------------------------------------------------------------- forgetting
 

@@ -149,14 +149,18 @@ class ChangeEvents:
 
     def order_of(self, record: Any, ctx: Context | BroadcastContext) -> str | None:
         """Return the text that sorts an event. None for one that was refused: its sequence is null, or has no order."""
-        if null := [name for name in self.rules.sequence_by if getattr(record, name) is None]:
-            ctx.quarantine(f"{', '.join(null)} is null, and orders the events of a key")
-            return None
         try:
-            return "".join(text(getattr(record, name)) for name, text in self._texts)
+            return self.text_of(record)
         except ValueError as error:
             ctx.quarantine(str(error))
             return None
+
+    def text_of(self, record: Any) -> str:
+        """Return the text that sorts an event. Raises `ValueError` where its sequence is null, or has no order."""
+        if null := [name for name in self.rules.sequence_by if getattr(record, name) is None]:
+            msg = f"{', '.join(null)} is null, and orders the events of a key"
+            raise ValueError(msg)
+        return "".join(text(getattr(record, name)) for name, text in self._texts)
 
     def _is_deletion(self, record: Any, ctx: Context) -> bool:
         return ctx.row_kind is RowKind.DELETE or (self._deletes is not None and bool(self._deletes(record)))
@@ -187,14 +191,15 @@ class ChangeEvents:
 
     def row(self, record: Any) -> Any:
         """Return the current row that a record makes."""
-        return record if self.gives is self.takes else self.gives(**self._values(record))
+        return record if self.gives is self.takes else self.gives(**self.values(record))
 
     def version(self, record: Any, begins: Any, ends: Any) -> Any:
         """Return the row of a version, from one place of the sequence to another one, or None."""
         bounds = {name: _bound(mark, begins, ends) for name, mark in self._bounds.items()}
-        return self.gives(**self._values(record), **bounds)
+        return self.gives(**self.values(record), **bounds)
 
-    def _values(self, record: Any) -> dict[str, Any]:
+    def values(self, record: Any) -> dict[str, Any]:
+        """Return the fields that a row takes from a record."""
         return {name: getattr(record, name) for name in self._copied}
 
 

@@ -15,7 +15,14 @@ from typing import Any
 
 import msgspec
 
-from headrace.api.graph import AsyncWait, Filter, FlatMap, Map, SourceNode, SparkTransform
+from headrace.api.graph import (
+    AsyncWait,
+    Filter,
+    FlatMap,
+    Map,
+    SourceNode,
+    SparkTransform,
+)
 from headrace.errors import SourceError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.intervals import taken_in
@@ -51,6 +58,8 @@ class InputRows:
     source: str
     file: str
     rows: tuple[int, ...] | None
+    records: Sequence[Any] = ()
+    """The records of these rows."""
 
 
 @dataclass(slots=True)
@@ -109,7 +118,7 @@ def why(
     ]
     answer = Why(causes, [])
     _add_waiting(job, key, operator, causes)
-    _Inputs(job, plan, key, answer).add()
+    InputSearch(job, plan, key, answer).add()
     _add_turns(job, answer)
     if len(numbers) > limit:
         answer.untold.append(f"{counted(len(numbers) - limit, 'earlier checkpoint')} changed the key as well (-n).")
@@ -181,7 +190,7 @@ def _utc(value: Any) -> str:
 
 
 @dataclass(slots=True)
-class _Inputs:
+class InputSearch:
     """Looks for rows of the key in what micro-batches took in."""
 
     job: JobAtCheckpoint
@@ -229,9 +238,10 @@ class _Inputs:
             )
             ways = []
         for file in files:
-            rows = self._rows(node, file, ways) if ways else None
-            if rows is None or rows:
-                yield InputRows(name, file.name, rows)
+            records = self._records(node, file, ways) if ways else None
+            if records is None or records:
+                numbers = None if records is None else tuple(number for number, _ in records)
+                yield InputRows(name, file.name, numbers, [record for _, record in records or ()])
 
     def _files(self, node: SourceNode, before: Checkpoint, after: Checkpoint) -> Sequence[SourceFile]:
         """Return the files that a micro-batch took in, also those of which it took a part."""
@@ -247,7 +257,8 @@ class _Inputs:
         want = Want(taken_in(earlier, node.name), after.interval, until)
         return source_of(node, self.job.config).plan(since, want).files
 
-    def _rows(self, node: SourceNode, file: SourceFile, ways: Sequence[_Way]) -> tuple[int, ...] | None:
+    def _records(self, node: SourceNode, file: SourceFile, ways: Sequence[_Way]) -> list[tuple[int, Any]] | None:
+        """Return the records of the key in a file with their numbers; None if nobody can tell."""
         try:
             rows = read_rows_of(file, node, JobFolder.of(self.job.config))
             checked = RowCheck(node, rows.decoder).check(rows.table, rows.problems)
@@ -257,11 +268,11 @@ class _Inputs:
         wanted = {text.encode() for text in key_texts(self.key)}
         records = from_struct_array(checked.columns, node.record)
         try:
-            return tuple(
-                number
+            return [
+                (number, record)
                 for number, record in enumerate(records)
                 if record is not None and any(way.key_of(record) in wanted for way in ways)
-            )
+            ]
         except Exception as error:  # noqa: BLE001 - a filter or a key is code of the job
             self._say(
                 f"source '{node.name}': the job's code failed at a row of {file.path}: {type(error).__name__}: {error}"

@@ -64,6 +64,9 @@ BLOCKS = {
         "export AIRFLOW_CONN_HEADRACE_AIRFLOW_API": "unit/cli/test_backfill_dag.py::test_backfill_shows_each_day",
         'eval "$(.venv/bin/python': "demo/test_demo.py::test_documented_backfill_follows_the_demo",
     },
+    "apply-changes": {
+        "$ headrace history customers 7": "unit/operators/test_apply_changes_page.py::test_history_shows_the_input_of_versions",
+    },
     "async-io": {"headrace run JOB --finish": SYNTAX},
     "backfill": {
         "$ headrace backfill shop --from 2026-03-01": "unit/cli/test_backfill.py::test_promotion_policy_decides_about_the_result",

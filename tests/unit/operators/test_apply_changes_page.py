@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import sys
@@ -156,6 +157,33 @@ def test_table_equals_that_of_duckdb(home):
     assert "corrections: an event can be put before another one for 7d" in call("explain customers")
     shown = call("state get customers 3")
     assert '"lsn":11' in shown.replace(" ", "")
+    behind = json.loads(call("history customers 3 --json"))["events"]
+    assert [event["sequence"]["lsn"] for event in behind] == [*range(12)]
+
+
+def test_history_shows_the_input_of_versions(home, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    events, _ = shown_tables()
+    rows = [
+        {
+            "id": int(key),
+            "lsn": int(lsn),
+            "changed": pa.scalar(at, pa.timestamp("ms", "UTC")).as_py(),
+            "op": op,
+            "tier": tier,
+            "city": city,
+        }
+        for at, (key, lsn, op, tier, city) in enumerate(events)
+    ]
+    (home / "changes").mkdir()
+    for number, some in enumerate((rows[:3], rows[3:]), 1):
+        pq.write_table(
+            pa.Table.from_pylist(some, schema=pa.Table.from_pylist(rows).schema),
+            home / "changes" / f"2026-03-0{number}.parquet",
+        )
+        call("run customers --runner local")
+    (block,) = re.findall(r"```\n\$ headrace (history customers 7)\n(.*?)```", TEXT, re.DOTALL)
+    assert call(block[0]) == block[1]
 
 
 def test_truncate_empties_the_table(page):

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace import History, Lifetime, Pipeline, Struct, Timestamp
 from headrace.commit.verify import verify
 from headrace.run.backfill import BackfillOutcome
 from headrace.storage.storage import Storage
 from tests.unit.support.backfilled_job import BackfilledJob, days
-from tests.unit.support.branched_job import CUSTOMERS
+from tests.unit.support.branched_job import CUSTOMERS, Order
 from tests.unit.support.fuzzing import examples
 
 ORDERS = st.lists(st.tuples(st.sampled_from(CUSTOMERS), st.integers(0, 9)), min_size=1, max_size=4)
@@ -75,3 +76,46 @@ def test_promoted_backfill_can_be_backfilled():
         assert job.backfill(days(number)).outcome is BackfillOutcome.PROMOTED
         assert job.content() == job.straight()
     assert_whole(job)
+
+
+class Version(Struct, frozen=True):
+    customer: str
+    at: Timestamp
+    valid_from: int
+    valid_to: int | None
+
+
+def versions():
+    """Return a pipeline of versions of customers, whose orders are events in the sequence of their amounts: 5 empties the table, 7 deletes."""
+    rows = (
+        Pipeline("shop")
+        .source("orders", Order, event_time="at")
+        .apply_changes(
+            "changes",
+            key="customer",
+            sequence_by="amount",
+            deletes=("amount", 7),
+            truncates=("amount", 5),
+            history=History.SCD2,
+            record=Version,
+            tombstones=Lifetime.FOREVER,
+            corrections=Lifetime.FOREVER,
+        )
+    )
+    rows.upsert_materialize("latest", primary_key=("customer", "valid_from")).sink("versions")
+    return rows.additions().sink("log")
+
+
+@examples(3)
+@given(days_of_orders=st.lists(ORDERS, min_size=2, max_size=3), correction=ORDERS, data=st.data())
+def test_corrected_day_gives_versions_of_a_straight_run(days_of_orders, correction, data):
+    job = BackfilledJob(versions(), promote="automatic")
+    for number, orders in enumerate(days_of_orders):
+        job.write(number, *orders)
+    job.run()
+    corrected = data.draw(st.integers(0, len(days_of_orders) - 1), "corrected")
+    job.write(corrected, *correction)
+    crash = data.draw(st.one_of(st.none(), st.sampled_from(PLACES)), "crash")
+    result = job.backfill(days(corrected), "again", crash_at=crash) or job.backfill(days(corrected), "again")
+    assert result.outcome is BackfillOutcome.PROMOTED
+    assert job.content() == job.straight()

@@ -1,0 +1,123 @@
+"""Events behind the versions of a key (`Stream.apply_changes`): what each of them did, and the input row that it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from headrace.api.graph import Process, VersionedFunction
+from headrace.api.states import MapState
+from headrace.plan.loader import plan_of
+from headrace.readers.history import key_history
+from headrace.readers.job_at import JobAtCheckpoint
+from headrace.readers.state import get
+from headrace.readers.why import Cause, InputRows, InputSearch, Why
+from headrace.state.codec import Codec
+
+
+@dataclass(frozen=True, slots=True)
+class EventOfVersion:
+    """Event of a key that an operator stores for its versions."""
+
+    operator: str
+    what: str
+    """What it did: it opens a version, goes on with the one before it, or deletes."""
+
+    fields: dict[str, Any] | None
+    """Fields of the row that it made; None for a deletion."""
+
+    at: int
+    """Event time (ms)."""
+
+    sequence: Any
+    """Record with its place in the sequence."""
+
+    checkpoint_id: int | None
+    """Checkpoint that stored it first; None: a vacuum has removed the files that say so."""
+
+    source: InputRows | None
+    """The one row of its file that it was; None: nobody can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Events by operator, each in the order of its sequence, and sentences on what nobody can tell."""
+
+    events: list[EventOfVersion]
+    untold: list[str]
+
+
+def versions_of(job: JobAtCheckpoint, key: str, operator: str | None = None) -> Versions:
+    """Return the events of a key that operators store for versions of a row.
+
+    Raises `StorageError` when the files of the checkpoint are gone or damaged.
+    """
+    answer = Why([], [])
+    events: list[EventOfVersion] = []
+    for stage in plan_of(job.config.code).keyed:
+        function: object = stage.operator.function if isinstance(stage.operator, Process) else None
+        if isinstance(function, VersionedFunction) and operator in {None, stage.name}:
+            events += _KeyOfOperator(job, key, stage.name, function).events(answer)
+    return Versions(events, answer.untold if events else [])
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyOfOperator:
+    """One key of an operator that stores events."""
+
+    job: JobAtCheckpoint
+    key: str
+    operator: str
+    function: VersionedFunction
+
+    def events(self, answer: Why) -> Iterator[EventOfVersion]:
+        """Yield the events in the order of their sequence; `answer` takes what nobody can tell."""
+        stored, written = self._stored(), self._written()
+        causes = self._causes({written[place] for place in stored if place in written})
+        answer.causes = [*causes.values()]
+        InputSearch(self.job, plan_of(self.job.config.code), self.key, answer).add()
+        for of_place in self.function.told(stored):
+            event, number = stored[of_place.place], written.get(of_place.place)
+            row = None if number is None else self._row_at(of_place.place, causes[number].inputs)
+            yield EventOfVersion(self.operator, of_place.what, of_place.fields, event.at, event.sequence, number, row)
+
+    @property
+    def _state(self) -> MapState[str, Any]:
+        """Return the declared state: in a task that runs in this process, a handle has its place in the function itself."""
+        return type(self.function).events
+
+    def _stored(self) -> dict[str, Any]:
+        """Return the stored events by place."""
+        state = self._state
+        codec: Codec[Any] = Codec(state.type, f"state '{state.name}' of operator '{self.operator}'")
+        rows = get(self.job, self.key, self.operator, state.name).dicts()
+        return {_place(row): codec.decode(row["value"].encode()) for row in rows}
+
+    def _written(self) -> dict[str, int]:
+        """Return by place the checkpoint that stored an event first, since it was removed for the last time."""
+        first: dict[str, int] = {}
+        for event in key_history(self.job, self.key, self.operator, self._state.name).dicts():
+            if event["deleted"]:
+                first.pop(_place(event), None)
+            elif event["checkpoint_id"] is not None:
+                first.setdefault(_place(event), event["checkpoint_id"])
+        return first
+
+    def _causes(self, numbers: Iterable[int]) -> dict[int, Cause]:
+        known = {checkpoint.checkpoint_id: checkpoint for checkpoint in self.job.lineage.checkpoints}
+        return {number: Cause(known.get(number), [{"operator": self.operator}]) for number in sorted(numbers)}
+
+    def _row_at(self, place: str, inputs: Iterable[InputRows]) -> InputRows | None:
+        """Return the row among the input of a checkpoint that has a place in the sequence; the first of equal ones."""
+        for rows in inputs:
+            for number, record in zip(rows.rows or (), rows.records, strict=False):
+                if self.function.place_of(record) == place:
+                    return InputRows(rows.source, rows.file, (number,))
+        return None
+
+
+def _place(entry: dict[str, Any]) -> str:
+    return msgspec.json.decode(entry["user_key"], type=str)

@@ -25,6 +25,7 @@ from typer import core
 from typer.core import TyperGroup
 
 from headrace.cli.arguments import IN_JSON, REPORT_FILE, in_utf8, shared_options
+from headrace.cli.proposal import Proposal
 from headrace.errors import EngineBug, HeadraceError, IntervalError, OpenIntervalError, StorageError
 from headrace.interrupts import watch
 from headrace.report import Report, Time
@@ -225,6 +226,7 @@ _COMMANDS = {
     "state.register_state": ["state"],
     "sink.register": ["sink"],
     "state.register_history": ["history"],
+    "retract.register": ["history retract"],
     "why.register": ["why"],
     "diff.register": ["diff"],
     "branch.register": ["branch"],
@@ -267,11 +269,18 @@ class _Commands(TyperGroup):
                 command.callback = partial(_call_without_pandas, command.callback)
             command.params += shared
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find a command by its name, first by two words: `history retract` beside `history JOB`."""
+        two = " ".join(args[:2])
+        return super().resolve_command(ctx, [two, *args[2:]] if two in self.commands else args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; report its error, and exit with the code of the error's class."""
         to_machines = "--json" in [*ctx._protected_args, *ctx.args]  # noqa: SLF001 - typer has no public name for them
         try:
             result = super().invoke(ctx)
+            if isinstance(result, Proposal):
+                result = result.answered(ctx)
             if isinstance(result, Report):
                 _end_with(result, ctx)
         except (typer.Exit, typer.Abort):
@@ -389,11 +398,18 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback(invoke_without_command=True)(_root)
-    own = [function for function, commands in _COMMANDS.items() if arguments and arguments[0] in commands]
+    own = [
+        function for function, commands in _COMMANDS.items() if any(_begins_with(arguments, name) for name in commands)
+    ]
     for function in own or _COMMANDS:
         module, _, name = function.partition(".")
         getattr(import_module(f"headrace.cli.{module}"), name)(app)
     return app
+
+
+def _begins_with(arguments: Sequence[str], command: str) -> bool:
+    words = command.split()
+    return [*arguments[: len(words)]] == words
 
 
 def _root(

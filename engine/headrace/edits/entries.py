@@ -207,7 +207,7 @@ class DeclaredState:
         """Return a state. Raises as `SetEntry` does."""
         stage = keyed_stage(plan, operator, job.config.job)
         declared = cls(stage, _state(stage, state))
-        _check_stored(job, plan, operator, state)
+        check_stored(job, plan, operator, state)
         return declared
 
     @property
@@ -361,18 +361,23 @@ class DeclaredEntry:
         entry = None
         if isinstance(self.state, MapState):
             entry = msgspec.json.decode(self.user_key or b"", type=self.state.key_type)
-        return self.declared.set(job, self._backend(job), [(self.key_json, SetValue(value, self.namespace, entry))])
+        return self.declared.set(
+            job,
+            entries_of_key(job, self.declared.operator.name, self.key_json),
+            [(self.key_json, SetValue(value, self.namespace, entry))],
+        )
 
-    def _backend(self, job: JobView) -> HashMapBackend:
-        """Return the key's entries, and its timers of exact cleanup. A timer of user code must not fire here."""
-        backend, group = HashMapBackend(), key_group(self.key_json, job.last.max_parallelism)
 
-        def view_of(table: str) -> TableView:
-            view = job.view(table).of(keys=[self.key_json.decode()])
-            return view.where(OneOf("domain", CLEANUP_DOMAINS)) if table == TIMERS else view
+def entries_of_key(job: JobView, operator: str, key_json: bytes) -> HashMapBackend:
+    """Return the entries of a key, and its timers of exact cleanup. A timer of user code must not fire in an edit."""
+    backend, group = HashMapBackend(), key_group(key_json, job.last.max_parallelism)
 
-        rebuild(backend, view_of, self.declared.operator.name, KeyGroupRange(group, group))
-        return backend
+    def view_of(table: str) -> TableView:
+        view = job.view(table).of(keys=[key_json.decode()])
+        return view.where(OneOf("domain", CLEANUP_DOMAINS)) if table == TIMERS else view
+
+    rebuild(backend, view_of, operator, KeyGroupRange(group, group))
+    return backend
 
 
 def _plain(state: State) -> State:
@@ -407,7 +412,7 @@ def _state(stage: KeyedStage, name: str) -> State:
     return state
 
 
-def _check_stored(job: JobView, plan: Plan, operator: str, state: str) -> None:
+def check_stored(job: JobView, plan: Plan, operator: str, state: str) -> None:
     """Raise `StateSchemaError` unless today's code can read what is stored of the state as it is."""
     check = check_schemas(job.last.state_schemas, declared_schemas(plan), job.config.job)
     check.raise_problems()

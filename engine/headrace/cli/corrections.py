@@ -310,7 +310,7 @@ def _what_follows(config: JobConfig, effect: EntryEffect) -> Iterator[str]:
             "record or timer."
         )
     if effect.timers_left:
-        yield f"{counted(effect.timers_left, 'timer of the key stays', 'timers of the key stay')}: headrace timers {config.job}"
+        yield f"{counted(effect.timers_left, 'timer of the key stays', 'timers of the key stay')}: headrace waiting {config.job} --timers"
 
 
 _LONGEST = 200

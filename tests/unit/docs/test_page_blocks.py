@@ -218,7 +218,7 @@ BLOCKS = {
         "SinkMismatchError": MESSAGE,
         "headrace sink take-over": SYNTAX,
         "$ headrace check orders": f"{COMMANDS}::test_sinks_page_announces_columns",
-        "$ headrace compact orders": f"{COMMANDS}::test_sinks_page_compacts_small_files",
+        "$ headrace maintain orders": f"{COMMANDS}::test_sinks_page_compacts_small_files",
         "/lake/visits/": DRAWING,
     },
     "sources": {

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace import clock
 from headrace.api.functions import Context, KeyedProcessFunction
-from headrace.api.graph import Process
+from headrace.api.graph import NULL_KEY, OperatorFunction, Process
 from headrace.api.records import RowKind, unit_of
 from headrace.api.states import AggregatingState, BroadcastState, ListState, MapState, ReducingState, State, ValueState
 from headrace.api.ttl import TtlTime
@@ -436,8 +436,11 @@ def _key_of(stage: KeyedStage, name: EntryName, job: JobView) -> bytes:
 def stored_key(stage: KeyedStage, text: str) -> bytes:
     """Return the JSON text under which an operator stores a key that somebody has written. Raises `ConfigError` where it does not fit.
 
-    Where nothing declares the type of the key, it must be JSON as it is stored, or text that is no JSON.
+    Where nothing declares the type of the key, it must be JSON as it is stored, or text that is no JSON. `[null]` is the key of records
+    whose key is null, which an outer join keeps.
     """
+    if _is_null_key(text):
+        return _null_key(stage)
     record, key = next((record, key) for record, key in zip(stage.takes, stage.keys, strict=True) if key is not None)
     types = key_types(record, key)
     if types is None and len(key_texts(text)) > 1 and not text.lstrip().startswith('"'):
@@ -453,6 +456,25 @@ def stored_key(stage: KeyedStage, text: str) -> bytes:
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         msg = f"{text!r:.200} is no key of operator '{stage.name}' (its key is {key}): {error}. Nothing was changed."
         raise ConfigError(msg) from error
+
+
+def _is_null_key(text: str) -> bool:
+    try:
+        return bool(msgspec.json.decode(text) == NULL_KEY)
+    except msgspec.DecodeError:
+        return False
+
+
+def _null_key(stage: KeyedStage) -> bytes:
+    assert isinstance(stage.operator, Process)  # noqa: S101 - by `keyed_stage`
+    function = stage.operator.function
+    if not (isinstance(function, OperatorFunction) and function.takes_null_keys):
+        msg = (
+            f"[null] is the key of records whose key is null, and operator '{stage.name}' takes none: they go to the quarantine. A text is written "
+            "as JSON, in quotes. Nothing was changed."
+        )
+        raise ConfigError(msg)
+    return encode(NULL_KEY)
 
 
 def _read(text: str, type_: Any) -> Any:

@@ -235,6 +235,10 @@ BLOCKS = {
         "select checkpoint_id, held": f"{COMMANDS}::test_state_tables_page_queries_work",
         "$ headrace restore purchases": f"{COMMANDS}::test_state_tables_page_refuses_a_restore",
     },
+    "tutorial": {
+        "headrace new shop": SYNTAX,
+        "$ ": f"{SHOP}::test_tutorial_runs_from_start_to_change",
+    },
     "ttl": {
         "              Friday 18:00": DRAWING,
         "ttl 2 h": DRAWING,

@@ -252,6 +252,12 @@ class _Work:
             msg = f"operator '{name}' keeps no history: the last change of a key counts. Nothing was changed. Correct the input, or what feeds it."
             raise ConfigError(msg)
         check_stored(self.job, self.plan, name, HISTORY_STATE)
+        if self.job.last.holds_records and not self._merges:
+            msg = (
+                f"records are held (headrace waiting {job} --held), and come before this change in the log of changes that sink '{self.sink}' is: "
+                f"run the job (headrace run {job}), then take the row out. Nothing was changed."
+            )
+            raise ConfigError(msg)
         schemas = sink_schemas(self.plan, self.job.config.appended)
         if to_stored(schemas)[self.sink] != self.job.last.sink_tables.get(self.sink):
             msg = (

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Emit, OnConflict, Pipeline, RowKind, StateTtl, Strategy, Struct, Timestamp
 from headrace.commit.verify import verify
-from headrace.edits.edit import apply, preview
+from headrace.edits.edit import LastState, apply, preview
 from headrace.edits.restore import restore
 from headrace.edits.retract import RetractRow, RowName, materializer_of
 from headrace.errors import ConfigError, FencedError, StateSchemaError
 from headrace.log.checkpoint import Kind
+from headrace.log.facts import JobWork
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.state import rows_of_key
+from headrace.readers.why import why
 from headrace.testing import PipelineHarness
 from tests.unit.support.crashes import Killed, dying_at
 from tests.unit.support.fuzzing import examples
@@ -243,6 +248,27 @@ def test_later_checkpoint_than_seen_is_refused():
     job = job_of(board(), "+N7 a")
     with job.on_its_clock(), pytest.raises(ConfigError, match="has gone on since you looked, to checkpoint 1"):
         apply(job.config, RetractRow(RowName("latest", "N7"), "wrong"), "somebody", seen=0)
+
+
+def test_why_names_row_and_reason():
+    job = job_of(board(), "+N7 a", "+N7 b")
+    retract(job, "N7", 1)
+    first, *_ = why(JobAtCheckpoint(job.config), "N7").causes
+    assert (first.checkpoint.kind, first.checkpoint.note.endswith("it never flew")) == (Kind.EDIT, True)
+    assert [(change["what"], change["value"]) for change in first.changes] == [
+        ("row of the history taken out by hand", None)
+    ]
+    assert '"leg":"b"' in first.changes[0]["before"]
+
+
+@pytest.mark.parametrize("mode", ["merge", "append"])
+def test_held_records_come_first_in_a_log(mode):
+    job = job_of(board(), job={"sinks": {"board": {"mode": mode}}})
+    feed(job, "+N7 a")
+    state = LastState.of(job.config)
+    held = replace(state, last=msgspec.structs.replace(state.last, work=JobWork(held=1)))
+    with job.on_its_clock(), nullcontext() if mode == "merge" else pytest.raises(ConfigError, match="records are held"):
+        RetractRow(RowName("latest", "N7")).look(held)
 
 
 def test_row_updated_in_place_may_stay():

@@ -68,7 +68,7 @@ def test_savepoint_and_restore_tasks_create_checkpoints(tmp_path):
 
 @pytest.mark.parametrize(("every", "words"), [(None, []), ("", []), (7, ["--every=7"]), ("7", ["--every=7"])])
 def test_compaction_may_depend_on_the_number_of_runs(in_dag, every, words):
-    assert in_dag(HeadraceCompactOperator, every=every).words() == ["compact", "demo", *words]
+    assert in_dag(HeadraceCompactOperator, every=every).words() == ["maintain", "demo", "--state", *words]
 
 
 def test_unknown_job_is_refused_with_the_dag(home):

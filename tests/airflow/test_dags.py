@@ -66,7 +66,7 @@ def test_job_is_checked_run_verified_and_compacted(dag_bag):
 
     assert [task.task_id for task in dag.topological_sort()] == ["check", "run", "verify", "refused", "compact"]
     assert dag.get_task("check").words == ["check", "flights", "--no-sample"]
-    assert dag.get_task("compact").words == ["compact", "flights", "--every=7"]
+    assert dag.get_task("compact").words == ["maintain", "flights", "--state", "--every=7"]
 
 
 def test_job_without_compaction_has_no_compact_task(dag_bag, edit_job):
@@ -96,7 +96,7 @@ def test_minimal_job_gets_the_documented_defaults(dag_bag, home):
 
     dag = dag_bag().dags["minimal"]
 
-    assert dag.get_task("compact").words == ["compact", "minimal", "--every=7"]
+    assert dag.get_task("compact").words == ["maintain", "minimal", "--state", "--every=7"]
     assert dag.get_task("run").execution_timeout == timedelta(minutes=35)
     assert dag.schedule is None
     assert [asset.uri for asset in dag.get_task("run").outlets] == ["s3://lake/board"]

@@ -321,7 +321,7 @@ def test_sink_without_news_fires_no_event(run, last_published, last, updated):
 @pytest.mark.parametrize(
     ("report", "message"),
     [
-        ({**REPORT, "waiting": 3}, "3 elements wait for services (headrace retries flights)"),
+        ({**REPORT, "waiting": 3}, "3 elements wait for services (headrace waiting flights --calls)"),
         ({**REPORT, "quarantined": 2}, "2 rows of this run are in the quarantine (headrace quarantine flights)"),
         ({**REPORT, "warnings": [{"kind": "late", "message": "5 rows were late", "fields": {}}]}, "5 rows were late"),
         (REPORT, None),

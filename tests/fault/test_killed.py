@@ -99,7 +99,7 @@ def test_killed_restore_is_complete_or_absent(tmp_path, undisturbed, run, comman
 def test_killed_compaction_changes_no_live_rows(tmp_path, undisturbed, run, command, place):
     home = ready(tmp_path)
     run(home, max_batches=2)
-    assert command(home, "compact", "purchases", HEADRACE_KILL_AT=place).returncode == KILLED
+    assert command(home, "maintain", "purchases", "--state", HEADRACE_KILL_AT=place).returncode == KILLED
     run(home)
     expected = outcome(undisturbed.config(), with_expired=False)
     assert outcome(home.config(), with_expired=False) == expected

@@ -231,7 +231,7 @@ class _JobOperator(BaseOperator):
 
 
 class HeadraceCompactOperator(_JobOperator):
-    """Rewrite the state tables of a job to one row per live entry: `headrace compact`.
+    """Rewrite the state tables of a job to one row per live entry: `headrace maintain --state`.
 
     With `every`, only if at least this many runs have committed since the last compaction.
     """
@@ -243,8 +243,13 @@ class HeadraceCompactOperator(_JobOperator):
         self.every = every
 
     def words(self) -> list[str]:
-        """Return the words of `headrace compact`."""
-        return ["compact", self.job, *([] if self.every in {None, "", "None"} else [f"--every={self.every}"])]
+        """Return the words of `headrace maintain --state`."""
+        return [
+            "maintain",
+            self.job,
+            "--state",
+            *([] if self.every in {None, "", "None"} else [f"--every={self.every}"]),
+        ]
 
 
 class HeadraceRestoreOperator(_JobOperator):

@@ -77,7 +77,9 @@ def job_dag(job: JobConfig) -> DAG:
         run, verify = _run(job, params.keys()), _command(job, "verify")
         _check(job, params.keys()) >> run >> verify >> RefusedTask()
         if job.compaction.every:
-            compact = _command(job, "compact", f"--every={job.compaction.every}", skip_if_held=True)
+            compact = _command(
+                job, "maintain", "--state", f"--every={job.compaction.every}", task_id="compact", skip_if_held=True
+            )
             verify >> compact
             # The next run waits for the tasks right after `run` (wait_for_downstream): it and compaction both hold the job.
             run >> compact
@@ -112,11 +114,13 @@ def _check(job: JobConfig, params: Collection[str]) -> CommandTask:
     return _command(job, "check", "--no-sample", pre_execute=refuse_unknown)
 
 
-def _command(job: JobConfig, verb: str, *options: str, **settings: Any) -> CommandTask:
+def _command(job: JobConfig, verb: str, *options: str, task_id: str | None = None, **settings: Any) -> CommandTask:
     timeout = job.run.budget + job.run.grace
     words = [verb, job.job, *options]
     python = job.profile.python
-    return CommandTask(task_id=verb, words=words, home=job.home, python=python, execution_timeout=timeout, **settings)
+    return CommandTask(
+        task_id=task_id or verb, words=words, home=job.home, python=python, execution_timeout=timeout, **settings
+    )
 
 
 def _run(job: JobConfig, params: Collection[str]) -> HeadraceRunOperator:
@@ -144,8 +148,8 @@ def _run(job: JobConfig, params: Collection[str]) -> HeadraceRunOperator:
 
 MAINTENANCE = "headrace_maintenance"
 _OF_MAINTENANCE = """
-For each job: `headrace compact` rewrites the state tables to one row per live entry, and `headrace vacuum` then
-removes the files that no checkpoint within the job's retention needs. Waits for a run of the job to end: both
+For each job: `headrace maintain --state` rewrites the state tables to one row per live entry, and
+`headrace maintain --files` then removes the files that no checkpoint within the job's retention needs. Waits for a run of the job to end: both
 take the job's lease.
 """
 _TIMEOUT = timedelta(hours=2)
@@ -172,9 +176,13 @@ def maintenance_dag(jobs: Iterable[JobConfig]) -> DAG:
             with TaskGroup(job.job):
                 compact, vacuum = (
                     CommandTask(
-                        task_id=verb, words=[verb, job.job], home=job.home, python=python, execution_timeout=_TIMEOUT
+                        task_id=task_id,
+                        words=["maintain", job.job, part],
+                        home=job.home,
+                        python=python,
+                        execution_timeout=_TIMEOUT,
                     )
-                    for verb in ("compact", "vacuum")
+                    for task_id, part in (("compact", "--state"), ("vacuum", "--files"))
                 )
                 compact >> vacuum
     return dag

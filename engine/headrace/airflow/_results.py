@@ -105,7 +105,9 @@ def degraded(result: Result) -> str | None:
     job, waiting, quarantined = result["job"], result["waiting"], result["quarantined"]
     sentences = []
     if waiting:
-        sentences.append(f"{counted(waiting, 'element waits', 'elements wait')} for services (headrace retries {job})")
+        sentences.append(
+            f"{counted(waiting, 'element waits', 'elements wait')} for services (headrace waiting {job} --calls)"
+        )
     if quarantined:
         sentences.append(
             f"{counted(quarantined, 'row of this run is', 'rows of this run are')} in the quarantine (headrace quarantine {job})"

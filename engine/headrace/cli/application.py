@@ -10,6 +10,7 @@ import gc
 import io
 import os
 import re
+import shlex
 import sys
 import threading
 import traceback
@@ -24,7 +25,8 @@ import typer
 from typer import core
 from typer.core import TyperGroup
 
-from headrace.cli.arguments import IN_JSON, REPORT_FILE, in_utf8, shared_options
+from headrace.cli.arguments import IN_JSON, REPORT_FILE, in_utf8, shared_options, warn
+from headrace.cli.proposal import Proposal
 from headrace.errors import EngineBug, HeadraceError, IntervalError, OpenIntervalError, StorageError
 from headrace.interrupts import watch
 from headrace.report import Report, Time
@@ -225,17 +227,18 @@ _COMMANDS = {
     "state.register_state": ["state"],
     "sink.register": ["sink"],
     "state.register_history": ["history"],
+    "retract.register": ["history retract"],
     "why.register": ["why"],
     "diff.register": ["diff"],
     "branch.register": ["branch"],
     "backfill.register": ["backfill"],
     "backfill_dag.register": ["backfill-dag"],
-    "lists.register_reads": ["timers", "sql", "views"],
-    "lists.register_waiting": ["waiting", "retries", "requests"],
+    "lists.register_reads": ["sql", "views"],
+    "lists.register_waiting": ["waiting"],
     "lists.register_quarantine": ["quarantine"],
     "input.register": ["input"],
-    "restore.register_restore": ["savepoint", "restore", "vacuum"],
-    "state_edits.register_compact": ["maintain", "compact"],
+    "restore.register_restore": ["savepoint", "restore"],
+    "maintain.register": ["maintain"],
     "corrections.register_calls": ["calls"],
     "restore.register_reconcile": ["reconcile"],
     "state_edits.register_rescale": ["rescale"],
@@ -244,6 +247,15 @@ _COMMANDS = {
     "erase.register_drop": ["drop"],
 }
 """Functions that add commands, with the names of the commands, in the order of `--help`."""
+
+_OLD_NAMES = {
+    "retries": ("waiting", "--calls"),
+    "requests": ("waiting", "--held"),
+    "timers": ("waiting", "--timers"),
+    "compact": ("maintain", "--state"),
+    "vacuum": ("maintain", "--files"),
+}
+"""Names that commands had before 0.2: the command and the option that do the same. They stay for one release, and `--help` hides them."""
 
 _WITHOUT_TABLES = {"new", "setup", "jobs", "doctor", "backfill-dag"}
 """Commands that read no tables, or that have to work where pyarrow is missing."""
@@ -267,11 +279,22 @@ class _Commands(TyperGroup):
                 command.callback = partial(_call_without_pandas, command.callback)
             command.params += shared
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find a command by its name, an old one, or two words: `history retract` beside `history JOB`."""
+        words = renamed(args)
+        if words != args:
+            warn(f"headrace {args[0]} is now: {shlex.join(['headrace', *words])}")
+            args = words
+        two = " ".join(args[:2])
+        return super().resolve_command(ctx, [two, *args[2:]] if two in self.commands else args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; report its error, and exit with the code of the error's class."""
         to_machines = "--json" in [*ctx._protected_args, *ctx.args]  # noqa: SLF001 - typer has no public name for them
         try:
             result = super().invoke(ctx)
+            if isinstance(result, Proposal):
+                result = result.answered(ctx)
             if isinstance(result, Report):
                 _end_with(result, ctx)
         except (typer.Exit, typer.Abort):
@@ -389,11 +412,29 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback(invoke_without_command=True)(_root)
-    own = [function for function, commands in _COMMANDS.items() if arguments and arguments[0] in commands]
+    own = [
+        function for function, commands in _COMMANDS.items() if any(_begins_with(arguments, name) for name in commands)
+    ]
     for function in own or _COMMANDS:
         module, _, name = function.partition(".")
         getattr(import_module(f"headrace.cli.{module}"), name)(app)
     return app
+
+
+def renamed(arguments: Sequence[str]) -> list[str]:
+    """Return a command line with the new name of its command, and the option that makes it do the same."""
+    if not arguments or arguments[0] not in _OLD_NAMES:
+        return [*arguments]
+    old, *rest = arguments
+    command, option = _OLD_NAMES[old]
+    options = [] if old == "compact" and "--sinks" in rest else [option]
+    at = 1 if rest and not rest[0].startswith("-") else 0  # the job first, as people write it
+    return [command, *rest[:at], *options, *rest[at:]]
+
+
+def _begins_with(arguments: Sequence[str], command: str) -> bool:
+    words = command.split()
+    return [*arguments[: len(words)]] == words
 
 
 def _root(

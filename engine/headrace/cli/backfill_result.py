@@ -117,7 +117,7 @@ def _next_steps(job: str, plan: BackfillPlan, result: BackfillResult) -> tuple[s
         return text, [again, drop]
     if outcome is BackfillOutcome.WAITING:
         text = (
-            f"{counted(result.report.waiting, 'element waits', 'elements wait')} for services on branch '{name}', so the result lacks them (headrace retries {job} "
+            f"{counted(result.report.waiting, 'element waits', 'elements wait')} for services on branch '{name}', so the result lacks them (headrace waiting {job} --calls "
             f"--branch {name}). The live tables are as before. Run the command again when the services response."
         )
         return text, [again, promote, drop]

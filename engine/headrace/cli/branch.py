@@ -1,7 +1,7 @@
 """Commands `headrace branch ...`: they try other code or input without changing the job.
 
 The file has the options --pipeline, --source and --set for a branch's own code, input and settings; the commands; and
-the storage costs of branches in the output of `status`, `vacuum` and `branch list`.
+the storage costs of branches in the output of `status`, `maintain` and `branch list`.
 """
 
 from __future__ import annotations

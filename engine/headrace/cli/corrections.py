@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -9,7 +10,6 @@ import msgspec
 import typer
 
 from headrace.cli.arguments import (
-    NOT_CHANGED,
     Apply,
     ApplyWhy,
     Branch,
@@ -17,22 +17,21 @@ from headrace.cli.arguments import (
     RunId,
     check_word,
     load,
-    new_run_id,
     parsed_milliseconds,
-    reason,
 )
+from headrace.cli.proposal import Proposal, Shown, corrected
 from headrace.names import counted
-from headrace.report import Report, Table, Time, facts
+from headrace.report import Report, Table, Time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace.api.functions import TimeDomain
+    from headrace.async_io.pending_call import StoredCall
     from headrace.config import JobConfig
-    from headrace.edits.edit import StateEdit
-    from headrace.edits.entries import EditEntries, EntryDifference, EntryEffect
-    from headrace.edits.waiting import EditCalls, EditTimers
-    from headrace.log.checkpoint import Checkpoint
+    from headrace.edits.entries import EntryDifference, EntryEffect
+    from headrace.edits.load import LoadEffect, LoadEntries
+    from headrace.state.timers import TimerChange
 
 
 def register_corrections(state: typer.Typer) -> None:
@@ -95,7 +94,7 @@ def set_entry(
     why: ApplyWhy = None,
     run_id: RunId = None,
     branch: Branch = None,
-) -> Report:
+) -> Report | Proposal:
     """Set the value of one entry of state. A dry run that shows the difference, unless --apply is given.
 
     The value has the type that the pipeline declares for the state. Of a list, a JSON array takes the place of all elements. The next
@@ -117,8 +116,8 @@ def set_entry(
         raise ConfigError(msg)
     config = load(job, branch=branch)
     name = EntryName(*named_state(config, operator, state), key, namespace, entry)
-    edit = SetEntry(name, value, _fields(field), creates=create, why=_why(why, apply=apply))
-    return _edited(config, edit, run_id, apply=apply)
+    edit = SetEntry(name, value, fields_of(field), creates=create)
+    return corrected(config, edit, _shown_by(config), run_id=run_id, apply=apply, why=why)
 
 
 def delete(
@@ -133,7 +132,7 @@ def delete(
     why: ApplyWhy = None,
     run_id: RunId = None,
     branch: Branch = None,
-) -> Report:
+) -> Report | Proposal:
     """Delete what a key has in one state. A dry run that shows the entries, unless --apply is given.
 
     Timers of the key stay. It is one checkpoint; 'headrace restore' undoes it. To remove a key for good, from all tables and their
@@ -148,7 +147,7 @@ def delete(
 
     config = load(job, branch=branch)
     name = EntryName(*named_state(config, operator, state), key, namespace, entry)
-    return _edited(config, DeleteEntries(name, _why(why, apply=apply)), run_id, apply=apply)
+    return corrected(config, DeleteEntries(name), _shown_by(config), run_id=run_id, apply=apply, why=why)
 
 
 def expire(
@@ -163,7 +162,7 @@ def expire(
     why: ApplyWhy = None,
     run_id: RunId = None,
     branch: Branch = None,
-) -> Report:
+) -> Report | Proposal:
     """End the lifetime of what a key has in one state, as if its TTL had passed. A dry run, unless --apply is given.
 
     It is one checkpoint; 'headrace restore' undoes it.
@@ -177,7 +176,7 @@ def expire(
 
     config = load(job, branch=branch)
     name = EntryName(*named_state(config, operator, state), key, namespace, entry)
-    return _edited(config, ExpireEntries(name, _why(why, apply=apply)), run_id, apply=apply)
+    return corrected(config, ExpireEntries(name), _shown_by(config), run_id=run_id, apply=apply, why=why)
 
 
 def load_state(
@@ -206,7 +205,7 @@ def load_state(
     why: ApplyWhy = None,
     run_id: RunId = None,
     branch: Branch = None,
-) -> Report:
+) -> Report | Proposal:
     """Set one state of many keys from a table. A dry run that checks all rows, unless --apply is given.
 
     Key and value have the types that the pipeline declares; the fields of a record are columns of their own. Keys that are there get
@@ -218,26 +217,26 @@ def load_state(
     Exit codes: 0; 2 for an unknown job, operator or state, a missing column, rows that do not fit, a key that comes twice, or no
     reason; 3 while a run holds the job; 6 the code cannot read what is stored; 8 storage; 10 job and sink disagree.
     """
-    from headrace.cli.output import cut, spaced_json
-    from headrace.edits.edit import preview
     from headrace.edits.entries import named_state
     from headrace.edits.load import LoadColumns, LoadEntries
 
     config = load(job, branch=branch)
     name = named_state(config, operator, state)
     columns = LoadColumns(tuple(key or ()), value, entry, time)
-    edit = LoadEntries(*name, _place(source), columns, _why(why, apply=apply))
-    effect = preview(config, edit)
-    checkpoint = _applied(config, edit, run_id) if apply else None
-    return Report(
-        *facts(job=config.job, operator=edit.operator, state=edit.state, applied=apply, rows=effect.rows),
-        *facts(**_number(checkpoint)),
-        Table.shown(
-            ("key", "value"),
-            [(shown_key, cut(spaced_json(raw, times=True), _LONGEST)) for shown_key, raw in effect.samples],
+    edit = LoadEntries(*name, _place(source), columns)
+    return corrected(config, edit, partial(_loaded, edit), run_id=run_id, apply=apply, why=why)
+
+
+def _loaded(edit: LoadEntries, effect: LoadEffect) -> Shown:
+    from headrace.cli.output import cut, spaced_json
+
+    samples = [(key, cut(spaced_json(raw, times=True), _LONGEST)) for key, raw in effect.samples]
+    return Shown(
+        {"operator": edit.operator, "state": edit.state, "rows": effect.rows},
+        (
+            Table.shown(("key", "value"), samples),
+            f"{counted(effect.rows, 'row')} in all." if effect.rows > len(effect.samples) else None,
         ),
-        f"{counted(effect.rows, 'row')} in all." if effect.rows > len(effect.samples) else None,
-        *_closing(config, checkpoint),
     )
 
 
@@ -250,20 +249,8 @@ def _place(path: str) -> str:
     return path if "://" in path else str(Path(path).absolute())
 
 
-def _why(why: str | None, *, apply: bool) -> str:
-    """Return the reason with the name of who gives it. Raises `ConfigError` when an edit that is applied has none."""
-    import getpass
-
-    if not apply:
-        return why or ""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # a container may have users without a name
-        user = "a user without a name"
-    return f"{reason(why)} (by {user})"
-
-
-def _fields(given: list[str]) -> dict[str, str]:
+def fields_of(given: list[str]) -> dict[str, str]:
+    """Return the values of --field by name. Raises `ConfigError` where one has no name, or a name comes twice."""
     from headrace.errors import ConfigError
 
     fields = dict(field.partition("=")[::2] for field in given if field.find("=") > 0)
@@ -273,19 +260,21 @@ def _fields(given: list[str]) -> dict[str, str]:
     return fields
 
 
-def _edited(config: JobConfig, edit: EditEntries, run_id: str | None, *, apply: bool) -> Report:
-    """Return the report on an edit of entries, done or planned."""
-    from headrace.edits.edit import preview
+def _shown_by(config: JobConfig) -> Callable[[EntryEffect], Shown]:
+    def shown(effect: EntryEffect) -> Shown:
+        return Shown(
+            {
+                "operator": effect.name.operator,
+                "state": effect.name.state,
+                "differences": [difference._asdict() for difference in effect.differences],
+            },
+            (
+                Table.shown(("entry", "field", "before", "after"), _difference_lines(effect.differences)),
+                *_what_follows(config, effect),
+            ),
+        )
 
-    effect = preview(config, edit)
-    checkpoint = _applied(config, edit, run_id) if apply else None
-    return Report(
-        *facts(job=config.job, operator=effect.name.operator, state=effect.name.state, applied=apply),
-        *facts(**_number(checkpoint), differences=[difference._asdict() for difference in effect.differences]),
-        Table.shown(("entry", "field", "before", "after"), _difference_lines(effect.differences)),
-        *_what_follows(config, effect),
-        *_closing(config, checkpoint),
-    )
+    return shown
 
 
 def _difference_lines(differences: Sequence[EntryDifference]) -> Iterator[tuple[str, ...]]:
@@ -321,7 +310,7 @@ def _what_follows(config: JobConfig, effect: EntryEffect) -> Iterator[str]:
             "record or timer."
         )
     if effect.timers_left:
-        yield f"{counted(effect.timers_left, 'timer of the key stays', 'timers of the key stay')}: headrace timers {config.job}"
+        yield f"{counted(effect.timers_left, 'timer of the key stays', 'timers of the key stay')}: headrace waiting {config.job} --timers"
 
 
 _LONGEST = 200
@@ -347,7 +336,7 @@ def set_timer(
     why: ApplyWhy = None,
     run_id: RunId = None,
     branch: Branch = None,
-) -> Report:
+) -> Report | Proposal:
     """Set a timer of a key: its operator's on_timer() is called when the clock reaches the time. A dry run, unless --apply is given.
 
     It is one checkpoint; 'headrace restore' undoes it.
@@ -361,7 +350,7 @@ def set_timer(
 
     config = load(job, branch=branch)
     name = TimerName(operator, key, parsed_milliseconds(time), _domain(domain), namespace)
-    return _timers(config, SetTimer(name, _why(why, apply=apply)), run_id, apply=apply)
+    return corrected(config, SetTimer(name), partial(_timers, operator), run_id=run_id, apply=apply, why=why)
 
 
 def delete_timer(
@@ -376,7 +365,7 @@ def delete_timer(
     why: ApplyWhy = None,
     run_id: RunId = None,
     branch: Branch = None,
-) -> Report:
+) -> Report | Proposal:
     """Delete timers of a key. A dry run that lists them, unless --apply is given.
 
     It is one checkpoint; 'headrace restore' undoes it.
@@ -391,7 +380,7 @@ def delete_timer(
     config = load(job, branch=branch)
     at = None if time is None else parsed_milliseconds(time)
     name = TimerName(operator, key, at, _domain(domain), namespace)
-    return _timers(config, DeleteTimers(name, _why(why, apply=apply)), run_id, apply=apply)
+    return corrected(config, DeleteTimers(name), partial(_timers, operator), run_id=run_id, apply=apply, why=why)
 
 
 def _domain(text: str) -> TimeDomain:
@@ -401,11 +390,7 @@ def _domain(text: str) -> TimeDomain:
     return TimeDomain(text)
 
 
-def _timers(config: JobConfig, edit: EditTimers, run_id: str | None, *, apply: bool) -> Report:
-    from headrace.edits.edit import preview
-
-    changes = preview(config, edit)
-    checkpoint = _applied(config, edit, run_id) if apply else None
+def _timers(operator: str, changes: Sequence[TimerChange]) -> Shown:
     rows = [
         (
             timer.key_json.decode(),
@@ -417,11 +402,7 @@ def _timers(config: JobConfig, edit: EditTimers, run_id: str | None, *, apply: b
         for timer, is_set in changes
     ]
     columns = ("key", "domain", "time", "namespace", "change")
-    return Report(
-        *facts(job=config.job, operator=edit.name.operator, applied=apply, **_number(checkpoint)),
-        Table.shown(columns, rows),
-        *_closing(config, checkpoint),
-    )
+    return Shown({"operator": operator}, [Table.shown(columns, rows)])
 
 
 CallKey = Annotated[
@@ -440,7 +421,7 @@ def drop_calls(
     why: ApplyWhy = None,
     run_id: RunId = None,
     branch: Branch = None,
-) -> Report:
+) -> Report | Proposal:
     """Give up calls that wait for a service. A dry run that counts them, unless --apply is given.
 
     They go to the quarantine, from where 'headrace quarantine JOB --requeue' brings them back. What waits behind them goes on with the
@@ -453,8 +434,8 @@ def drop_calls(
     """
     from headrace.edits.waiting import CallName, DropCalls
 
-    edit = DropCalls(CallName(operator, key), _why(why, apply=apply))
-    return _calls(load(job, branch=branch), edit, run_id, apply=apply)
+    edit = DropCalls(CallName(operator, key))
+    return corrected(load(job, branch=branch), edit, partial(_calls, operator), run_id=run_id, apply=apply, why=why)
 
 
 def retry_calls(
@@ -466,7 +447,7 @@ def retry_calls(
     why: ApplyWhy = None,
     run_id: RunId = None,
     branch: Branch = None,
-) -> Report:
+) -> Report | Proposal:
     """Make calls that wait for their next attempt due now. A dry run that counts them, unless --apply is given.
 
     The next run makes them. They keep their number of attempts. It is one checkpoint; 'headrace restore' undoes it.
@@ -478,15 +459,11 @@ def retry_calls(
     """
     from headrace.edits.waiting import CallName, RetryCalls
 
-    edit = RetryCalls(CallName(operator, key), _why(why, apply=apply))
-    return _calls(load(job, branch=branch), edit, run_id, apply=apply)
+    edit = RetryCalls(CallName(operator, key))
+    return corrected(load(job, branch=branch), edit, partial(_calls, operator), run_id=run_id, apply=apply, why=why)
 
 
-def _calls(config: JobConfig, edit: EditCalls, run_id: str | None, *, apply: bool) -> Report:
-    from headrace.edits.edit import preview
-
-    calls = preview(config, edit)
-    checkpoint = _applied(config, edit, run_id) if apply else None
+def _calls(operator: str, calls: Sequence[StoredCall]) -> Shown:
     columns = ("key", "status", "attempts", "next attempt", "last error")
     rows = [
         (
@@ -498,32 +475,8 @@ def _calls(config: JobConfig, edit: EditCalls, run_id: str | None, *, apply: boo
         )
         for call in calls[:_SHOWN]
     ]
-    return Report(
-        *facts(job=config.job, operator=edit.name.operator, applied=apply, calls=len(calls), **_number(checkpoint)),
-        Table.shown(columns, rows),
-        f"{counted(len(calls), 'call')} in all." if len(calls) > _SHOWN else None,
-        *_closing(config, checkpoint),
-    )
+    more = f"{counted(len(calls), 'call')} in all." if len(calls) > _SHOWN else None
+    return Shown({"operator": operator, "calls": len(calls)}, (Table.shown(columns, rows), more))
 
 
 _SHOWN = 20
-
-
-def _applied(config: JobConfig, edit: StateEdit[Any], run_id: str | None) -> Checkpoint:
-    from headrace.edits.edit import apply
-
-    return apply(config, edit, run_id or new_run_id())
-
-
-def _number(checkpoint: Checkpoint | None) -> dict[str, int | None]:
-    return {"checkpoint": None if checkpoint is None else checkpoint.checkpoint_id}
-
-
-def _closing(config: JobConfig, checkpoint: Checkpoint | None) -> Iterator[str]:
-    """Yield what was done, and how to undo it; or that nothing was."""
-    if checkpoint is None:
-        yield NOT_CHANGED
-        return
-    branch = "" if config.branch is None else f" --branch {config.branch}"
-    yield f"{config.job}: changed, as checkpoint {checkpoint.checkpoint_id}."
-    yield f"To undo: headrace restore {config.job}{branch} --to {checkpoint.parent_id} --why ..."

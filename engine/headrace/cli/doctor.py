@@ -136,5 +136,5 @@ def _folder(what: str, folder: Path) -> Finding:
     if free < _TOO_LITTLE:
         return Finding(what, "fail", detail, "free some space: a run would fail half-way (and commit nothing)")
     if free < _LITTLE:
-        return Finding(what, "warn", detail, "free some space, or shorten retention and run `headrace vacuum`")
+        return Finding(what, "warn", detail, "free some space, or shorten retention and run `headrace maintain`")
     return Finding(what, "ok", detail)

@@ -1,4 +1,4 @@
-"""`headrace timers`, `sql`, `views`, `retries`, `requests` and `quarantine`: lists of what a job stores."""
+"""`headrace sql`, `views`, `waiting` and `quarantine`: lists of what a job stores."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from headrace.report import Drawing, Facts, Report, facts
 if TYPE_CHECKING:
     from headrace.config import JobConfig
     from headrace.log.checkpoint import Checkpoint
+    from headrace.readers.job_at import JobAtCheckpoint
 
 
 Second = Annotated[Optional[str], typer.Argument(metavar="QUERY", help="One query, in quotes.", show_default=False)]  # noqa: UP045
@@ -37,36 +38,8 @@ Second = Annotated[Optional[str], typer.Argument(metavar="QUERY", help="One quer
 
 def register_reads(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("timers")(timers)
     app.command("sql")(sql)
     app.command("views")(views)
-
-
-def timers(
-    job: Job = None,
-    *,
-    operator: OperatorOption = None,
-    at: At = None,
-    as_of: AsOf = None,
-    limit: Limit = 50,
-    show_all: All = False,
-    branch: Branch = None,
-) -> Report:
-    """List the registered timers of both domains (event and processing time), the next one first: 'headrace waiting --timers'.
-
-    Timers that Headrace sets to clean up expired entries are counted at the end, and listed with --all.
-
-    Example:  headrace timers flights -n 10
-
-    Exit codes: 0; 2 for an unknown job, checkpoint or operator; 8 when its files are gone.
-    """
-    from headrace.readers.waiting import count_internal_timers, count_timers, list_timers
-
-    opened = open_job(job, at, as_of, branch=branch)
-    left_out = 0 if show_all else count_internal_timers(opened, operator)
-    rows = list_timers(opened, limit, internal=show_all, operator=operator)
-    total = total_of(rows, limit, lambda: count_timers(opened, internal=show_all, operator=operator))
-    return of_rows(opened, rows, "timers", total=total, timers_left_out=left_out)
 
 
 def sql(
@@ -145,10 +118,8 @@ def views(
 
 
 def register_waiting(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the command."""
     app.command("waiting")(waiting)
-    app.command("retries")(retries)
-    app.command("requests")(requests)
 
 
 def waiting(
@@ -170,6 +141,11 @@ def waiting(
 
     Between runs nothing is called and no timer fires: the next run does what is due.
 
+    --calls lists the elements that wait for a service, the next attempt first: since when, calls, last error. In ordered mode, records
+    behind one are held as well: --held. It lists all input that is not done, by its status: `pending`, no call has failed; `waiting for
+    retry`; `completed`, it has its results and waits for an earlier one; `held`, it waits in front of a keyed operator. --timers lists
+    the timers of both clocks, the next one first; those that clean up expired entries are counted, and listed with --all.
+
     Example:  headrace waiting flights
 
     Example:  headrace waiting flights --calls -n 10
@@ -182,13 +158,13 @@ def waiting(
     if calls + held + of_timers > 1:
         msg = "--calls, --held and --timers are three lists: name one of them"
         raise typer.BadParameter(msg)
-    if calls:
-        return retries(job, operator=operator, at=at, as_of=as_of, limit=limit, branch=branch)
-    if held:
-        return requests(job, operator=operator, at=at, as_of=as_of, limit=limit, branch=branch)
-    if of_timers:
-        return timers(job, operator=operator, at=at, as_of=as_of, limit=limit, show_all=show_all, branch=branch)
     opened = open_job(job, at, as_of, branch=branch)
+    if calls:
+        return _calls(opened, operator, limit)
+    if held:
+        return _held(opened, operator, limit)
+    if of_timers:
+        return _timers(opened, operator, limit, internal=show_all)
     rows = count_waiting(opened, operator)
     checkpoint = opened.checkpoint.checkpoint_id
     return Report(
@@ -199,58 +175,31 @@ def waiting(
     )
 
 
-def retries(
-    job: Job = None,
-    *,
-    operator: OperatorOption = None,
-    at: At = None,
-    as_of: AsOf = None,
-    limit: Limit = 50,
-    branch: Branch = None,
-) -> Report:
-    """List elements that wait for a service, as 'headrace waiting --calls' does: since when, calls, last error, next attempt.
-
-    The next attempt comes first. A run calls for the elements that are due; between runs nothing is called. In ordered mode,
-    records after a waiting element are held as well: headrace requests JOB.
-
-    Example:  headrace retries flights -n 10
-
-    Exit codes: 0; 2 for an unknown job, checkpoint or operator; 8 when its files are gone.
-    """
+def _calls(job: JobAtCheckpoint, operator: str | None, limit: int) -> Report:
     from headrace.cli.output import rows_table
     from headrace.readers.waiting import count_retries, list_retries
 
-    opened = open_job(job, at, as_of, branch=branch)
-    rows = list_retries(opened, operator, limit)
-    counts = count_retries(opened, operator)
+    rows = list_retries(job, operator, limit)
+    counts = count_retries(job, operator)
     total = sum(row["waiting"] for row in counts.dicts())
-    return of_rows(opened, rows, "waiting", rows_table(counts) if rows.rows else None, total=total)
+    return of_rows(job, rows, "waiting", rows_table(counts) if rows.rows else None, total=total)
 
 
-def requests(
-    job: Job = None,
-    *,
-    operator: OperatorOption = None,
-    at: At = None,
-    as_of: AsOf = None,
-    limit: Limit = 50,
-    branch: Branch = None,
-) -> Report:
-    """List unfinished input, as 'headrace waiting --held' does: elements of async operators, and records that operators hold.
-
-    Status: `pending`, no call has failed; `waiting for retry`; `completed`, it has its results and waits for an earlier one;
-    `held`, it waits in front of a keyed operator.
-
-    Example:  headrace requests flights
-
-    Exit codes: 0; 2 for an unknown job, checkpoint or operator; 8 when its files are gone.
-    """
+def _held(job: JobAtCheckpoint, operator: str | None, limit: int) -> Report:
     from headrace.readers.waiting import count_requests, list_requests
 
-    opened = open_job(job, at, as_of, branch=branch)
-    rows = list_requests(opened, operator, limit)
-    total = total_of(rows, limit, lambda: count_requests(opened, operator))
-    return of_rows(opened, rows, "requests", total=total)
+    rows = list_requests(job, operator, limit)
+    total = total_of(rows, limit, lambda: count_requests(job, operator))
+    return of_rows(job, rows, "requests", total=total)
+
+
+def _timers(job: JobAtCheckpoint, operator: str | None, limit: int, *, internal: bool) -> Report:
+    from headrace.readers.waiting import count_internal_timers, count_timers, list_timers
+
+    left_out = 0 if internal else count_internal_timers(job, operator)
+    rows = list_timers(job, limit, internal=internal, operator=operator)
+    total = total_of(rows, limit, lambda: count_timers(job, internal=internal, operator=operator))
+    return of_rows(job, rows, "timers", total=total, timers_left_out=left_out)
 
 
 _COUNTS: Final = ("requeued", "requeued_rows", "requeued_files", "requeued_elements")

@@ -1,4 +1,4 @@
-"""`headrace savepoint`, `restore`, `vacuum`: commands that change which checkpoints a job has or goes back to.
+"""`headrace savepoint` and `restore`: commands that change which checkpoints a job has or goes back to.
 
 `headrace reconcile`: compare a job with its sinks, and bring both together again.
 """
@@ -26,7 +26,7 @@ Why = Annotated[str, typer.Option("--why", help="The reason, kept with the check
 
 def register_restore(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (savepoint, restore, vacuum):
+    for command in (savepoint, restore):
         app.command(command.__name__)(command)
 
 
@@ -59,7 +59,7 @@ def savepoint(
     config = load(job, branch=branch)
     if drop:
         checkpoint = drop_savepoint(config, name, why, run_id or new_run_id())
-        text = f"savepoint '{name}' is dropped, as checkpoint {checkpoint.checkpoint_id}. 'headrace vacuum {config.job}' removes its files."
+        text = f"savepoint '{name}' is dropped, as checkpoint {checkpoint.checkpoint_id}. 'headrace maintain {config.job}' removes its files."
         return of_checkpoint(config.job, checkpoint, text)
     checkpoint = savepoint_job(config, name, why, run_id or new_run_id())
     text = f"savepoint '{name}' is checkpoint {checkpoint.checkpoint_id}"
@@ -100,37 +100,6 @@ def restore(
     checkpoint = restore_job(config, target, why, run_id or new_run_id(), brings_back_erased=bring_back_erased)
     text = f"restored to {checkpoint.restored_from}; this is checkpoint {checkpoint.checkpoint_id}"
     return of_checkpoint(config.job, checkpoint, text, *([] if was_asked else sent))
-
-
-def vacuum(
-    job: Job = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the files.")] = False,
-    run_id: RunId = None,
-    branch: Branch = None,
-) -> Report:
-    """Remove files that no checkpoint within the retention and no savepoint needs.
-
-    It also removes entries of the tables' logs that no such checkpoint needs. Older checkpoints can be neither
-    read nor restored afterwards. Look first with --dry-run, which needs no lease. The list of files is a
-    checkpoint of its own, committed before the first file is deleted. The output also shows what each branch holds back.
-
-    Example:  headrace vacuum flights --dry-run
-
-    Exit codes: 0; 2 unknown job; 3 a run holds the job, or takes it before the commit; 8 storage; 10 job and
-    sink disagree.
-    """
-    from headrace.cli.branch import sentences_about, usages_of
-    from headrace.edits.vacuum import vacuum as vacuum_job
-
-    config = load(job, branch=branch)
-    files = vacuum_job(config, run_id or new_run_id(), dry_run=dry_run)
-    branches = usages_of(config)
-    return Report(
-        *facts(job=config.job, dry_run=dry_run, files=files, branches=branches),
-        *files,
-        f"{counted(len(files), 'file')} {'would be removed' if dry_run else 'removed'}",
-        *sentences_about(config.job, branches),
-    )
 
 
 def not_protected(sinks: Iterable[str]) -> str:

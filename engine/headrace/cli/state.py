@@ -311,8 +311,8 @@ def of_expired(job: JobAtCheckpoint, entries: Rows) -> Report:
 def _until_gone(job: JobAtCheckpoint) -> str:
     hours = counted(job.config.retention.hours, "hour")
     return (
-        f"They are hidden from user code and readers. The next 'headrace compact {job.config.job}' drops them from the tables;\n"
-        f"files that had them stay for {hours} more, and then until 'headrace vacuum {job.config.job}'."
+        f"They are hidden from user code and readers. The next 'headrace maintain {job.config.job}' drops them from the tables;\n"
+        f"files that had them stay for {hours} more, and then until 'headrace maintain {job.config.job}' removes them."
     )
 
 
@@ -335,7 +335,7 @@ def of_supposed(job: JobAtCheckpoint, operator: str | None, state: str | None, t
         f"  {supposed.keys_that_go:,} of {counted(supposed.keys, 'key')} would have nothing left,",
         f"  {counted(supposed.entries_that_come_back, 'dead entry', 'dead entries')}, still stored, would live again.",
         begins if supposed.was_off and ttl != _OFF else None,
-        f"Compact first ('headrace compact {job.config.job}') if they must not."
+        f"Compact first ('headrace maintain {job.config.job} --state') if they must not."
         if supposed.entries_that_come_back
         else None,
     )

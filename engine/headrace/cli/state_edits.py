@@ -1,4 +1,4 @@
-"""`headrace state drop` and `rename`, `headrace rescale` and `compact`: commands that rewrite state."""
+"""`headrace state drop` and `rename`, and `headrace rescale`: commands that rewrite state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from headrace.cli.arguments import (
     NOT_CHANGED,
     Apply,
     ApplyWhy,
-    Branch,
     Job,
     RunId,
     load,
@@ -18,9 +17,8 @@ from headrace.cli.arguments import (
     reason,
     rows_by_table,
 )
-from headrace.cli.restore import of_checkpoint
 from headrace.names import counted
-from headrace.report import Note, Report, Table, facts
+from headrace.report import Report, Table, facts
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -225,115 +223,3 @@ def _of_the_file(config: JobConfig, number: int) -> str:
         f"Then write max_parallelism: {number} into {config.file} (it has {config.max_parallelism}): runs are refused "
         "until both agree."
     )
-
-
-def register_compact(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("maintain")(maintain)
-    app.command("compact")(compact)
-
-
-def maintain(
-    job: Job = None,
-    *,
-    every: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="Compact only if at least this many runs have committed since the last compaction."),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the files that would be removed.")] = False,
-    run_id: RunId = None,
-    branch: Branch = None,
-) -> Report:
-    """Compact the state tables, then remove the files that nothing needs any more: 'headrace compact' and 'headrace vacuum'.
-
-    Neither changes the live state, or a row of a sink. Each is a checkpoint of its own.
-
-    Example:  headrace maintain flights --every 7
-
-    Exit codes: 0, also when nothing was due; 2 unknown job; 3 while a run holds the job; 8 storage; 10 job and sink disagree.
-    """
-    from headrace.cli.restore import vacuum
-
-    compacted = None if dry_run else compact(job, every, run_id=run_id, branch=branch)
-    vacuumed = vacuum(job, dry_run, run_id=run_id, branch=branch)
-    blocks = () if compacted is None else (block for block in compacted.blocks if isinstance(block, Note))
-    return Report(*blocks, *vacuumed.blocks)
-
-
-def compact(  # noqa: PLR0917 - the command's options
-    job: Job = None,
-    every: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="Only if at least this many runs have committed since the last compaction."),
-    ] = None,
-    sinks: Annotated[
-        bool, typer.Option("--sinks", help="Rewrite small files of the sinks into larger ones, instead of the state.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --sinks: show what would be rewritten.")] = False,
-    file_size: Annotated[
-        int,
-        typer.Option(min=1, help="With --sinks: the target size of files; smaller ones are rewritten (MiB)."),
-    ] = 128,
-    run_id: RunId = None,
-    branch: Branch = None,
-) -> Report:
-    """Rewrite the state tables to one row per live entry. The live state does not change.
-
-    With --sinks, rewrite small files of the job's sinks (Delta's OPTIMIZE) instead. No row of a sink changes.
-
-    Example:  headrace compact flights --every 7
-
-    Example:  headrace compact flights --sinks --dry-run
-
-    Exit codes: 0, also when it was not due; 2 unknown job; 3 while a run holds the job; 8 storage;
-    10 job and sink disagree.
-    """
-    from headrace.edits.compact import compact as compact_job
-
-    config = load(job, branch=branch)
-    if sinks:
-        return _compact_sinks(config, run_id or new_run_id(), file_size * 2**20, dry_run=dry_run)
-    if dry_run:
-        msg = "--dry-run needs --sinks: nothing was done"
-        raise typer.BadParameter(msg)
-    checkpoint = compact_job(config, run_id or new_run_id(), every)
-    text = f"compacted as checkpoint {checkpoint.checkpoint_id}" if checkpoint else "not due yet: nothing done"
-    return of_checkpoint(config.job, checkpoint, text)
-
-
-def _compact_sinks(config: JobConfig, run_id: str, target_size: int, *, dry_run: bool) -> Report:
-    from headrace.edits.compact import compact_sinks, find_small_files, left_alone
-
-    small_files = find_small_files(config, target_size)
-    versions = {} if dry_run else compact_sinks(config, run_id, target_size)
-    untouched = left_alone(config)
-    columns = {
-        "sink": "sink",
-        "files": "files",
-        "bytes": "bytes",
-        "small_files": "small files",
-        "small_bytes": "their bytes",
-    }
-    rows = [
-        {
-            "sink": files.sink,
-            "files": files.files,
-            "bytes": files.size,
-            "small_files": files.small_files,
-            "small_bytes": files.small_size,
-            "version": versions.get(files.sink),
-        }
-        for files in small_files
-    ]
-    return Report(
-        *facts(job=config.job),
-        Table("sinks", columns if dry_run else {**columns, "version": "compacted as version"}, rows),
-        *facts(left_alone=untouched),
-        *untouched,
-        _DRY_RUN if dry_run else None,
-    )
-
-
-_DRY_RUN = (
-    "Nothing was changed. Without --dry-run, small files are rewritten; 'headrace vacuum' never removes files of sinks."
-)

@@ -82,7 +82,7 @@ def _waits(row: dict[str, Any]) -> list[str]:
     if row["waiting"]:
         due = f", the next attempt is due at {row['next_attempt']}" if row["next_attempt"].ms is not None else ""
         lines.append(
-            f"{row['job']}: {counted(row['waiting'], 'element waits', 'elements wait')} for services{due} (headrace retries {row['job']})"
+            f"{row['job']}: {counted(row['waiting'], 'element waits', 'elements wait')} for services{due} (headrace waiting {row['job']} --calls)"
         )
     lines += [f"{row['job']}: {about['message']}" for about in (*row["watermark_waits"], *row["warnings"])]
     return [*lines, *sentences_about(row["job"], row["branches"])]

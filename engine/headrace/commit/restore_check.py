@@ -1,7 +1,7 @@
 """Check before a restore: all files of the target versions exist, and stay.
 
 A restore is committed first; the sinks follow. A sink that cannot follow would block every later run, since each publishes that restore
-first. So the check looks for all files before the commit. `headrace vacuum` deletes files of a state table; the owner of a sink's
+first. So the check looks for all files before the commit. `headrace maintain` deletes files of a state table; the owner of a sink's
 table deletes its files and old entries of its Delta log.
 """
 

@@ -133,7 +133,7 @@ def lost_elements(config: JobConfig, last: Checkpoint, versions: dict[str, int],
         waiting = waiting_for(folder, versions[ASYNC_REQUESTS])
         if lost := _listed(waiting - {wait.name for wait in waits_of(plan)}):
             yield (
-                f"elements wait for operator {lost} (headrace retries {config.job}), and the pipeline has no such async wait any "
+                f"elements wait for operator {lost} (headrace waiting {config.job} --calls), and the pipeline has no such async wait any "
                 f"more. Bring the name back and let the job finish what waits (headrace run {config.job} --finish), or restore "
                 "to a checkpoint before."
             )

@@ -253,14 +253,14 @@ class CompactionConfig(Section, frozen=True, kw_only=True):
     """How often state tables are rewritten to one row per live entry."""
 
     every: Count | None = 7
-    """After this many runs; null: only by `headrace compact`."""
+    """After this many runs; null: only by `headrace maintain`."""
 
 
 class RetentionConfig(Section, frozen=True, kw_only=True):
     """How long old checkpoints stay restorable."""
 
     hours: Count = 168
-    """Files that no checkpoint of this age or younger needs may be removed by `headrace vacuum`."""
+    """Files that no checkpoint of this age or younger needs may be removed by `headrace maintain`."""
 
 
 class JobFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

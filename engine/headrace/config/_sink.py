@@ -49,7 +49,7 @@ class SinkConfig(Section, frozen=True, kw_only=True):
     """Columns that the table is partitioned by when it is created: texts, whole numbers or truth values. A table that is there keeps its partitions."""
 
     cluster_by: tuple[str, ...] = ()
-    """Columns by which `headrace compact --sinks` puts rows that are alike into the same files (Z-order)."""
+    """Columns by which `headrace maintain --sinks` puts rows that are alike into the same files (Z-order)."""
 
     @property
     def kind(self) -> SinkFormat:

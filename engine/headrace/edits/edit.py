@@ -9,7 +9,7 @@ Rows are read range by range of key groups, so an edit never holds a whole table
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -18,9 +18,11 @@ import pyarrow as pa
 from headrace import crash_points
 from headrace.commit.protocol import OpenJob, initial_checkpoint, open_job
 from headrace.config import JobConfig
+from headrace.errors import ConfigError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.lineage import Lineage
 from headrace.log.log import CheckpointLog
+from headrace.sinks.sink import OutputFile
 from headrace.state.key_groups import KeyGroupRange
 from headrace.storage.files import StagedFile
 from headrace.tables.changelog import Changelog, parts
@@ -133,6 +135,10 @@ class StateEdit(Generic[Effect]):
         """Yield rows to add, each with the name of its table; by default none."""
         return ()
 
+    def outputs(self, job: OpenJob, effect: Effect) -> Mapping[str, Sequence[OutputFile]]:  # noqa: ARG002 - for those that have some
+        """Stage rows for sinks, which the checkpoint publishes; return the files by sink, by default none."""
+        return {}
+
     @abstractmethod
     def facts(self, job: OpenJob, effect: Effect, rows: int) -> dict[str, Any] | None:
         """Return fields of the checkpoint, as `OpenJob.commit` takes them; `rows` were staged. None: there is nothing to commit."""
@@ -166,17 +172,27 @@ class BlindEdit(StateEdit[None]):
 
 def preview(config: JobConfig, edit: StateEdit[Effect]) -> Effect:
     """Return what an edit would change, as of the last checkpoint. Changes nothing, needs no lease. Raises as `apply` does."""
-    return edit.look(LastState.of(config, new=edit.makes_job))
+    return look(config, edit)[0]
 
 
-def apply(config: JobConfig, edit: StateEdit[Any], run_id: str) -> Checkpoint:
-    """Hold a job and change it; return the checkpoint. The edit is one that always commits.
+def look(config: JobConfig, edit: StateEdit[Effect]) -> tuple[Effect, int]:
+    """Return what `preview` does, and the id of the last checkpoint."""
+    job = LastState.of(config, new=edit.makes_job)
+    return edit.look(job), job.last.checkpoint_id
 
-    Raises the errors of `StateEdit.look`, and `FencedError` while a run holds the job; then nothing has changed.
+
+def apply(config: JobConfig, edit: StateEdit[Any], run_id: str, *, seen: int | None = None) -> Checkpoint:
+    """Hold a job and change it; return the checkpoint. The edit is one that always commits. `seen` is the checkpoint that somebody looked at.
+
+    Raises the errors of `StateEdit.look`, `FencedError` while a run holds the job, and `ConfigError` when it has gone on since; then nothing
+    has changed.
     """
     if edit.makes_job and CheckpointLog(JobFolder.of(config)).last is None:
         preview(config, edit)  # a refused edit makes no job
     with open_job(edit.opened(config), run_id, create=edit.makes_job) as job:
+        if seen not in {None, job.last.checkpoint_id}:
+            msg = f"job '{config.job}' has gone on since you looked, to checkpoint {job.last.checkpoint_id}. Nothing was changed: look again."
+            raise ConfigError(msg)
         checkpoint = carry_out(job, edit)
         assert checkpoint is not None  # noqa: S101 - it always commits
         return checkpoint
@@ -204,6 +220,7 @@ def carry_out(job: OpenJob, edit: StateEdit[Any]) -> Checkpoint | None:
         rows += sum(file.rows for file in files)
         if files:
             added.setdefault(table, []).extend(files)
+    outputs = edit.outputs(job, effect)
     crash_points.reached(edit.crash_point)
     facts = edit.facts(job, effect, rows)
     if facts is None:
@@ -211,7 +228,7 @@ def carry_out(job: OpenJob, edit: StateEdit[Any]) -> Checkpoint | None:
     if added:
         job.check_lease()
         versions = job.add_to_tables(added, versions)
-    checkpoint = job.commit(edit.kind, versions=versions, **facts)
+    checkpoint = job.commit(edit.kind, versions=versions, outputs=outputs, **facts)
     if edit.kind is Kind.MIGRATION:
         job.notify("migrated", f"checkpoint {checkpoint.checkpoint_id}: {checkpoint.note}")
     edit.committed(job, checkpoint)

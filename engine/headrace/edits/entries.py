@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace import clock
 from headrace.api.functions import Context, KeyedProcessFunction
-from headrace.api.graph import Process
+from headrace.api.graph import NULL_KEY, OperatorFunction, Process
 from headrace.api.records import RowKind, unit_of
 from headrace.api.states import AggregatingState, BroadcastState, ListState, MapState, ReducingState, State, ValueState
 from headrace.api.ttl import TtlTime
@@ -207,7 +207,7 @@ class DeclaredState:
         """Return a state. Raises as `SetEntry` does."""
         stage = keyed_stage(plan, operator, job.config.job)
         declared = cls(stage, _state(stage, state))
-        _check_stored(job, plan, operator, state)
+        check_stored(job, plan, operator, state)
         return declared
 
     @property
@@ -361,18 +361,23 @@ class DeclaredEntry:
         entry = None
         if isinstance(self.state, MapState):
             entry = msgspec.json.decode(self.user_key or b"", type=self.state.key_type)
-        return self.declared.set(job, self._backend(job), [(self.key_json, SetValue(value, self.namespace, entry))])
+        return self.declared.set(
+            job,
+            entries_of_key(job, self.declared.operator.name, self.key_json),
+            [(self.key_json, SetValue(value, self.namespace, entry))],
+        )
 
-    def _backend(self, job: JobView) -> HashMapBackend:
-        """Return the key's entries, and its timers of exact cleanup. A timer of user code must not fire here."""
-        backend, group = HashMapBackend(), key_group(self.key_json, job.last.max_parallelism)
 
-        def view_of(table: str) -> TableView:
-            view = job.view(table).of(keys=[self.key_json.decode()])
-            return view.where(OneOf("domain", CLEANUP_DOMAINS)) if table == TIMERS else view
+def entries_of_key(job: JobView, operator: str, key_json: bytes) -> HashMapBackend:
+    """Return the entries of a key, and its timers of exact cleanup. A timer of user code must not fire in an edit."""
+    backend, group = HashMapBackend(), key_group(key_json, job.last.max_parallelism)
 
-        rebuild(backend, view_of, self.declared.operator.name, KeyGroupRange(group, group))
-        return backend
+    def view_of(table: str) -> TableView:
+        view = job.view(table).of(keys=[key_json.decode()])
+        return view.where(OneOf("domain", CLEANUP_DOMAINS)) if table == TIMERS else view
+
+    rebuild(backend, view_of, operator, KeyGroupRange(group, group))
+    return backend
 
 
 def _plain(state: State) -> State:
@@ -407,7 +412,7 @@ def _state(stage: KeyedStage, name: str) -> State:
     return state
 
 
-def _check_stored(job: JobView, plan: Plan, operator: str, state: str) -> None:
+def check_stored(job: JobView, plan: Plan, operator: str, state: str) -> None:
     """Raise `StateSchemaError` unless today's code can read what is stored of the state as it is."""
     check = check_schemas(job.last.state_schemas, declared_schemas(plan), job.config.job)
     check.raise_problems()
@@ -431,8 +436,11 @@ def _key_of(stage: KeyedStage, name: EntryName, job: JobView) -> bytes:
 def stored_key(stage: KeyedStage, text: str) -> bytes:
     """Return the JSON text under which an operator stores a key that somebody has written. Raises `ConfigError` where it does not fit.
 
-    Where nothing declares the type of the key, it must be JSON as it is stored, or text that is no JSON.
+    Where nothing declares the type of the key, it must be JSON as it is stored, or text that is no JSON. `[null]` is the key of records
+    whose key is null, which an outer join keeps.
     """
+    if _is_null_key(text):
+        return _null_key(stage)
     record, key = next((record, key) for record, key in zip(stage.takes, stage.keys, strict=True) if key is not None)
     types = key_types(record, key)
     if types is None and len(key_texts(text)) > 1 and not text.lstrip().startswith('"'):
@@ -448,6 +456,25 @@ def stored_key(stage: KeyedStage, text: str) -> bytes:
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         msg = f"{text!r:.200} is no key of operator '{stage.name}' (its key is {key}): {error}. Nothing was changed."
         raise ConfigError(msg) from error
+
+
+def _is_null_key(text: str) -> bool:
+    try:
+        return bool(msgspec.json.decode(text) == NULL_KEY)
+    except msgspec.DecodeError:
+        return False
+
+
+def _null_key(stage: KeyedStage) -> bytes:
+    assert isinstance(stage.operator, Process)  # noqa: S101 - by `keyed_stage`
+    function = stage.operator.function
+    if not (isinstance(function, OperatorFunction) and function.takes_null_keys):
+        msg = (
+            f"[null] is the key of records whose key is null, and operator '{stage.name}' takes none: they go to the quarantine. A text is written "
+            "as JSON, in quotes. Nothing was changed."
+        )
+        raise ConfigError(msg)
+    return encode(NULL_KEY)
 
 
 def _read(text: str, type_: Any) -> Any:

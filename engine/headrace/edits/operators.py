@@ -67,7 +67,7 @@ class RenameOperator(StateEdit[StoredOperator]):
             raise ConfigError(msg)
         if job.last.holds_records or job.last.work.pending:
             msg = (
-                f"elements wait for services, or records are held (headrace requests {name}), and their order depends on the names "
+                f"elements wait for services, or records are held (headrace waiting {name} --held), and their order depends on the names "
                 "of operators. Nothing was changed. Go back to the code with the old name, let it finish what waits (headrace run "
                 f"{name} --finish), then rename."
             )

@@ -135,7 +135,7 @@ class DeleteTimers(EditTimers):
             if name.time in {None, row["timestamp"]} and name.namespace in {None, row["namespace"] or ""}
         ]
         if not timers:
-            msg = f"operator '{name.operator}' has no such timer of key {name.key}: headrace timers {job.config.job} lists them. Nothing was changed."
+            msg = f"operator '{name.operator}' has no such timer of key {name.key}: headrace waiting {job.config.job} --timers lists them. Nothing was changed."
             raise ConfigError(msg)
         return [TimerChange(timer, registered=False) for timer in timers]
 
@@ -176,7 +176,7 @@ class EditCalls(HandEdit[Sequence[StoredCall]]):
                 raise ConfigError(
                     f"no async operator is called '{self.name.operator}' (there are: {known}). Nothing was changed."
                 )
-            msg = f"no call of operator '{self.name.operator}' waits under that name: headrace retries {job.config.job} lists them. Nothing was changed."
+            msg = f"no call of operator '{self.name.operator}' waits under that name: headrace waiting {job.config.job} --calls lists them. Nothing was changed."
             raise ConfigError(msg)
         return waiting
 

@@ -28,6 +28,7 @@ from msgspec import inspect
 from headrace.api.records import RowKind, canonical_encoder
 from headrace.execution.element import Element, RecordCodec
 from headrace.materializer.ordered_multiset import Identity
+from headrace.state.codec import encode
 
 canonical = canonical_encoder("deterministic")
 """Encodes a record that was decoded as its type to its canonical JSON."""
@@ -58,6 +59,20 @@ def json_names(record: type[msgspec.Struct] | None, fields: tuple[str, ...]) -> 
         return fields
     names = {field.name: field.encode_name for field in msgspec.structs.fields(record)}
     return tuple(names.get(field, field) for field in fields)
+
+
+def upsert_key_of(names: tuple[str, ...] | None, record: type[msgspec.Struct]) -> Callable[[bytes], str | None]:
+    """Return the function that reads the upsert key of a stored row, as JSON text; without `names`, it returns None."""
+    if names is None:
+        return lambda _: None
+    decode = msgspec.json.Decoder(record).decode
+
+    def upsert_key(row: bytes) -> str:
+        values = decode(row)  # as a record: a stored row may lack fields with default values
+        picked = [getattr(values, name) for name in names]
+        return encode(picked[0] if len(picked) == 1 else picked).decode()
+
+    return upsert_key
 
 
 class IdentifiedRows:

@@ -58,6 +58,10 @@ INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind
 _RETRACTIONS = frozenset(int(kind) for kind in RowKind if kind.is_retraction)
 
 
+_TAKEN_OUT = ("taken out",)
+"""Identity that no other row has, for the row to take out."""
+
+
 class UpsertMaterializer:
     """One materializer in one task. `record` is the type of the rows, by which they are compared."""
 
@@ -153,6 +157,23 @@ class UpsertMaterializer:
             self._take_first(batch, texts, identities)
         else:
             self._take_last(batch, texts, identities)
+
+    def take_out(self, retraction: Element, number: int) -> None:
+        """Process the retraction of the row with this number, which the key must have, even where equal rows stand before it."""
+        key = retraction.key_json
+        self._histories.load([key])
+        if self._lifetimes is not None:
+            self._lifetimes.remember([key])
+        rows = {row[0]: (identity, row) for identity, row in self._histories.live[key].entries()}
+        _, row = rows[number]
+        rows[number] = (_TAKEN_OUT, row)
+        self._histories.replace(key, rows.values())
+        if self._lifetimes is None:
+            take = self._take_first if self._shows_first else self._take_last
+            take([retraction], [row[1]], [_TAKEN_OUT])
+        else:
+            self._take_living([retraction], [row[1]], [_TAKEN_OUT], self._lifetimes)
+            self._lifetimes.finish()
 
     def outputs(self) -> list[Output]:
         """Return the rows to emit: every change, or the net change of each key, in arrival order."""

@@ -25,6 +25,8 @@ from headrace.api.graph import (
 )
 from headrace.errors import SourceError
 from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.declared import HISTORY_STATE
+from headrace.log.facts import Edited
 from headrace.log.intervals import taken_in
 from headrace.names import counted
 from headrace.plan.loader import plan_of
@@ -44,7 +46,7 @@ from headrace.sources.source import SourceFile, Want
 from headrace.state.codec import encode, key_texts
 from headrace.state.timers import DOMAINS
 from headrace.tables.folder import JobFolder
-from headrace.tables.schemas import ASYNC_REQUESTS, TIMERS
+from headrace.tables.schemas import ASYNC_REQUESTS, MATERIALIZER_HISTORY, TIMERS
 from headrace.tables.view import entries_of
 
 _MOST_FILES = 100
@@ -100,7 +102,7 @@ def why(
     unknown operator, `StorageError` when the files of the checkpoint are gone.
     """
     plan = plan_of(job.config.code)
-    events = [*_changes(job, key, operator), *_history_rows(job, key, operator)]
+    events = [*_changes(job, key, operator), *_history_rows(job, key, operator), *_taken_out(job, key, operator)]
     if sink is not None:
         leading = {stage.name for stage in plan.keyed if sink in plan.sinks_behind(stage.name)}
         events = [event for event in events if event["operator"] in leading]
@@ -155,6 +157,33 @@ def _history_rows(job: JobAtCheckpoint, key: str, operator: str | None) -> Itera
     for row in rows_of_key(job, key, operator).dicts():
         what = f"row {row['row_kind']} of the history"
         yield {**row, "state": "history", "what": what, "value": row["row"], "before": None, "user_key": None}
+
+
+def _taken_out(job: JobAtCheckpoint, key: str, operator: str | None) -> Iterator[ChangeRow]:
+    """Yield the rows that somebody has taken out of a history by hand as events."""
+    by_hand = {
+        checkpoint.checkpoint_id
+        for checkpoint in job.lineage.checkpoints
+        if isinstance(cause := checkpoint.cause, Edited) and cause.state == HISTORY_STATE
+    }
+    if not by_hand:
+        return
+    conditions = [*key_conditions(key, job.checkpoint.max_parallelism), *entries_of(operator)]
+    changes = job.changes(MATERIALIZER_HISTORY, conditions)
+    before: dict[tuple[Any, ...], str | None] = {}
+    for row in ask_once(changes, "FROM raw ORDER BY checkpoint_id", table=MATERIALIZER_HISTORY).dicts():
+        own = (row["operator"], row["key"], row["sequence_number"])
+        if row["deleted"] and row["checkpoint_id"] in by_hand:
+            what = "row of the history taken out by hand"
+            yield {
+                **row,
+                "state": HISTORY_STATE,
+                "what": what,
+                "value": None,
+                "before": before.get(own),
+                "user_key": None,
+            }
+        before[own] = row["row"]
 
 
 def _field(raw: str | None, name: str) -> Any:

@@ -128,8 +128,8 @@ class AsyncStage:
         except msgspec.MsgspecError as error:
             msg = (
                 f"an element that waits for operator '{wait.name}' does not fit its record types any more: {error}. Nothing was committed. Add fields "
-                "with defaults only. Or go back to the code that took it in, and let that finish what waits (headrace retries "
-                f"{batch.job}): headrace run {batch.job} --finish"
+                "with defaults only. Or go back to the code that took it in, and let that finish what waits (headrace waiting "
+                f"{batch.job} --calls): headrace run {batch.job} --finish"
             )
             raise StateSchemaError(msg) from error
         _check_keys(wait, elements, batch.job)

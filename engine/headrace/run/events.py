@@ -102,7 +102,7 @@ class RunEvents:
         """Warn that files could not be removed after a commit."""
         self.warn(
             f"{what} could not be removed from {folder}: {reason_of(error)}. All that this run has committed counts, and nothing reads "
-            f"them again. 'headrace vacuum {self.job}' removes old Parquet files that are left."
+            f"them again. 'headrace maintain {self.job}' removes old Parquet files that are left."
         )
 
     def clock_behind(self, milliseconds: int) -> None:
@@ -170,7 +170,7 @@ class RunEvents:
         """Report, at the end of a run, the number of waiting elements, and when the first is due (ms)."""
         if pending:
             when = "" if due is None else f", the next attempt is due in {max(0, due - clock.now()) / 1000:.0f} s"
-            message = f"{counted(pending, 'element')} {_wait(pending)} for services{when} (headrace retries {self.job})"
+            message = f"{counted(pending, 'element')} {_wait(pending)} for services{when} (headrace waiting {self.job} --calls)"
             self.tell("waiting", message, {"pending": pending, "due": due})
 
     def interval_is_done(self, wanted: Interval) -> None:

@@ -18,7 +18,7 @@ from headrace.config import format_duration
 from headrace.execution.drain import seen_and_held
 from headrace.execution.element import Element, Watermark, make_emitted
 from headrace.log.declared import HISTORY_STATE
-from headrace.materializer.identities import ChangedKeys, Mask
+from headrace.materializer.identities import ChangedKeys, Mask, upsert_key_of
 from headrace.materializer.lag import Lagging
 from headrace.materializer.pass_through import PassThrough
 from headrace.materializer.upsert_materializer import Unmatched, UpsertMaterializer
@@ -30,7 +30,6 @@ from headrace.run.messages import KeyedTask
 from headrace.run.output import TaskOutput
 from headrace.run.rows import ROWS_AT_ONCE
 from headrace.run.transforms import refusing_unfit
-from headrace.state.codec import encode
 from headrace.tables.changelog import QuarantineRow
 from headrace.tables.schemas import MATERIALIZER_HISTORY, TIMERS
 
@@ -88,7 +87,8 @@ class MaterializerWork:
         changes = materializer.changes()
         self.opened.write(materializer.writes())
         self.output.state(
-            MATERIALIZER_HISTORY, self.output.changelog.history(changes, _upsert_key(operator, self.stage.takes[0]))
+            MATERIALIZER_HISTORY,
+            self.output.changelog.history(changes, upsert_key_of(operator.upsert_key, self.stage.takes[0])),
         )
 
     def _with_history(self, operator: UpsertMaterialize) -> UpsertMaterializer:
@@ -121,20 +121,6 @@ class MaterializerWork:
         """Return the sink behind a materializer. The planner guarantees one."""
         (use,) = self.stage.flows[None].uses
         return self.plan.sinks[cast("ToSink", use.to).sink]
-
-
-def _upsert_key(operator: UpsertMaterialize, record: type[msgspec.Struct]) -> Callable[[bytes], str | None]:
-    names = operator.upsert_key
-    if names is None:
-        return lambda _: None
-    decode = msgspec.json.Decoder(record).decode
-
-    def upsert_key(row: bytes) -> str:
-        values = decode(row)  # as a record: a stored row may lack fields with default values
-        picked = [getattr(values, name) for name in names]
-        return encode(picked[0] if len(picked) == 1 else picked).decode()
-
-    return upsert_key
 
 
 def _unmatched(operator: UpsertMaterialize, unmatched: Unmatched) -> QuarantineRow:

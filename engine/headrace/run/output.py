@@ -17,22 +17,21 @@ from headrace.metrics import METRICS
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import SinkPlan, ToStage
 from headrace.records.column_types import columns_of
-from headrace.records.columns import changelog_schema, sink_schema, to_columns
+from headrace.records.columns import sink_schema, to_columns
 from headrace.records.keys import key_reader
 from headrace.records.source_columns import EventTimeLimit
 from headrace.records.value_arrays import UnfitRecord
 from headrace.run.messages import BatchSettings, TaskReport
 from headrace.run.rows import ColumnarRows, Outlet, Rows, as_records, transit_table
 from headrace.run.transforms import called, failed, refusing_unfit
-from headrace.sinks.layout import by_partition, check_folder_names, check_partition_values, folders_of
-from headrace.sinks.sink import OUTPUTS, OutputFile
+from headrace.sinks.sink import OutputFile
+from headrace.sinks.staged_rows import StagedRows
 from headrace.state.backend import EntryChange
 from headrace.state.broadcast import BROADCAST_KEY
 from headrace.state.codec import encode
 from headrace.state.key_columns import key_json_column
 from headrace.storage.files import ParquetLayout
-from headrace.storage.table import ROW_KIND
-from headrace.tables.changelog import SYMBOLS, Changelog, KeyedState, QuarantineRow, parts, stage_state
+from headrace.tables.changelog import Changelog, KeyedState, QuarantineRow, parts, stage_state
 from headrace.tables.schemas import KEYED_STATE, QUARANTINE
 
 TRANSIT = "transit"
@@ -119,29 +118,14 @@ class TaskOutput:
 
         Raises `UnfitRecord` for a row that the sink's table cannot hold.
         """
-        staging = self._batch.staging(sink)
-        rows, columns = staging.fitted(rows), staging.partition_by
-        if not staging.in_table:
-            check_partition_values(rows, columns)
-            self._stage_apart(sink, rows)
-            return
-        check_folder_names(rows, columns, is_merged=sink not in self._batch.folders)
-        for partition, part in by_partition(rows, columns):
-            name = f"{folders_of(partition)}{self._file_name()}"
-            staged = self._batch.folder.at(self._batch.sinks[sink]).stage(name, part)
-            self._output(sink, OutputFile(staged.path, staged.rows, staged.size, partition, staging.form))
+        self._output(sink, self._rows_for(sink).append(rows))
 
     def changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         """Stage a materializer's changes: for a merge, or as a log of changes if the sink is append-only.
 
         Raises `UnfitRecord` for a record that columns cannot store.
         """
-        if not emitted:
-            return
-        if sink.name in self._batch.appended:
-            self._append_changes(sink, emitted)
-        else:
-            self._merge(sink, emitted)
+        self._output(sink.name, self._rows_for(sink.name).changes(sink, emitted))
 
     def merges_into(self, sink: str) -> bool:
         """Return whether a sink has one row for each primary key, and so takes one change for each key in a micro-batch."""
@@ -161,32 +145,17 @@ class TaskOutput:
         """Add the metrics of a keyed operator. Its `records` count as `keyed_records`."""
         self.count(**{("keyed_records" if name == "records" else name): value for name, value in metrics.items()})
 
-    def _append_changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
-        schema = sink_schema(sink.record, sink.primary_key, sink.names)
-        columns = _sink_columns(emitted, schema, sink.record).columns
-        kinds = _symbols(emitted)
-        orders = pa.array([item.order.hex() for item in emitted], pa.string())
-        self.append_table(sink.name, pa.Table.from_arrays([*columns, kinds, orders], schema=changelog_schema(schema)))
+    def _rows_for(self, sink: str) -> StagedRows:
+        batch = self._batch
+        merges, has_folders = self.merges_into(sink), sink in batch.folders
+        return StagedRows(
+            sink, batch.folder, batch.sinks[sink], batch.staging(sink), merges, has_folders, self._file_name
+        )
 
-    def _merge(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
-        """Stage net changes for a merge: the sink's columns and the row kind."""
-        schema = sink_schema(sink.record, sink.primary_key, sink.names)
-        staging = self._batch.staging(sink.name)
-        rows = staging.fitted(_sink_columns(emitted, schema, sink.record))
-        check_partition_values(rows, staging.partition_by)
-        check_folder_names(rows, staging.partition_by, is_merged=True)
-        kinds = _symbols(emitted)
-        self._stage_apart(sink.name, rows.append_column(pa.field(ROW_KIND, pa.string(), nullable=False), kinds))
-
-    def _stage_apart(self, sink: str, rows: pa.Table) -> None:
-        """Stage rows in the job's folder, for a writer of the sink's table."""
-        staged = self._batch.folder.stage(f"{OUTPUTS}/{sink}/{self._file_name()}", rows)
-        apart = not self.merges_into(sink)
-        self._output(sink, OutputFile(staged.path, staged.rows, staged.size, apart=apart))
-
-    def _output(self, sink: str, file: OutputFile) -> None:
-        self.report.outputs.setdefault(sink, []).append(file)
-        self.count(rows_out=file.rows)
+    def _output(self, sink: str, files: Sequence[OutputFile]) -> None:
+        if files:
+            self.report.outputs.setdefault(sink, []).extend(files)
+            self.count(rows_out=sum(file.rows for file in files))
 
     def _file_name(self) -> str:
         return f"{self._prefix}-{clock.unique_id()[:12]}.parquet"
@@ -296,10 +265,6 @@ def _not_the_same(key: bytes | None, again: bytes | None) -> str:
         f"it gave this record the key {one.decode():.100}, and {other.decode():.100} when it was called again. A micro-batch may run "
         "again, and must give the same: make the key of the record alone, without random numbers, clocks and counters"
     )
-
-
-def _symbols(emitted: Sequence[Emitted]) -> pa.StringArray:
-    return pa.array([*map(SYMBOLS.__getitem__, [item.kind for item in emitted])], pa.string())
 
 
 def _sink_columns(emitted: Sequence[Emitted], schema: pa.Schema, record: type[msgspec.Struct]) -> pa.Table:

@@ -60,7 +60,7 @@ class UnansweredCalls:
         call = self.before[first]
         return ServiceError(
             f"no waiting call had a response within the run's budget of {self.seconds:.0f} s: {numbers}, the first of '{first[0]}' "
-            f"with key {call.key}, record {_record_of(call):.300}. Nothing is lost: they wait in async_requests (headrace retries {job}). "
+            f"with key {call.key}, record {_record_of(call):.300}. Nothing is lost: they wait in async_requests (headrace waiting {job} --calls). "
             f"Give these calls an end ({timeouts} in the job's file), and, if elements without a response may be set aside, "
             f"on_failure=OnFailure.QUARANTINE in the pipeline (headrace quarantine {job} --requeue brings them back). Or mend the "
             "service, or raise run.budget. Then run again."

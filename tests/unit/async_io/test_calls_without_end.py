@@ -65,7 +65,13 @@ def test_finish_names_calls_that_never_end(mode):
     assert harness.run().stopped_because == "budget"
     with pytest.raises(ServiceError) as raised:
         harness.run(finish=True)
-    parts = ("2 of operator 'ask'", "budget of 2 s", "async_io.ask.timeout", "Nothing is lost", "headrace retries shop")
+    parts = (
+        "2 of operator 'ask'",
+        "budget of 2 s",
+        "async_io.ask.timeout",
+        "Nothing is lost",
+        "headrace waiting shop --calls",
+    )
     assert all(part in str(raised.value) for part in parts)
     assert ('with key "b"' in str(raised.value)) is (mode is OutputMode.KEYED_ORDERED)
     assert 'record {"id":"b","at":1}' in str(raised.value)

@@ -161,10 +161,10 @@ def test_forgotten_branch_shows_its_cost(headrace, job, forked):
     compact(job.config, "compaction")
     with after_retention(job.config):
         (status,) = json.loads(headrace("status shop --json").stdout)["jobs"]
-        (vacuumed,) = json.loads(headrace("vacuum shop --dry-run --json").stdout)["branches"]
+        (vacuumed,) = json.loads(headrace("maintain --files shop --dry-run --json").stdout)["branches"]
         text = headrace("status shop").stdout
         (listed,) = json.loads(headrace("branch list shop --json").stdout)["branches"]
-        output = headrace("vacuum shop --dry-run").stdout
+        output = headrace("maintain --files shop --dry-run").stdout
     assert (vacuumed["name"], vacuumed["age"]) == ("try_it", "7 days")
     assert vacuumed["held_back_bytes"] > 0
     assert vacuumed["bytes"] > 0

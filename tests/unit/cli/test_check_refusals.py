@@ -135,6 +135,6 @@ def test_check_finds_elements_without_operator(headrace, state):
     result = headrace("check demo --json")
     details = [detail for what, outcome, detail in findings(result) if (what, outcome) == ("state", "fail")]
     assert result.exit_code == 1
-    assert "elements wait for operator 'away' (headrace retries demo)" in details[0]
+    assert "elements wait for operator 'away' (headrace waiting demo --calls)" in details[0]
     assert "operator 'gone' holds records of a run that had to stop" in details[1]
     assert "Bring the name back" in details[1]

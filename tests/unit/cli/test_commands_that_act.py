@@ -170,7 +170,7 @@ def test_changing_commands_need_a_reason(headrace, fake, command):
 def test_savepoint_and_compact_answer_with_their_checkpoint(headrace, fake):
     result = json.loads(headrace("savepoint demo before --why upgrade --json").stdout)["checkpoint"]
     assert result["checkpoint_id"] == 8
-    assert "compacted as checkpoint 8" in headrace("compact --every 7").stdout
+    assert "compacted as checkpoint 8" in headrace("maintain --state --every 7").stdout
     assert [call[0] for call in fake.calls] == ["savepoint", "compact"]
 
 
@@ -181,7 +181,7 @@ def test_savepoint_output_warns_about_unkept_sinks(headrace, fake):
 
 def test_compaction_that_is_not_due_is_no_error(headrace, fake, monkeypatch):
     monkeypatch.setattr("headrace.edits.compact.compact", lambda *_: None)
-    result = headrace("compact --every 7 --json")
+    result = headrace("maintain --state --every 7 --json")
     assert (result.exit_code, json.loads(result.stdout)["checkpoint"]) == (0, None)
 
 
@@ -193,8 +193,8 @@ def test_vacuum_removes_only_without_dry_run(headrace, fake, monkeypatch):
         return ["a.parquet"]
 
     monkeypatch.setattr("headrace.edits.vacuum.vacuum", vacuum)
-    assert "would be removed" in headrace("vacuum --dry-run").stdout
-    assert json.loads(headrace("vacuum --json").stdout)["files"] == ["a.parquet"]
+    assert "would be removed" in headrace("maintain --files --dry-run").stdout
+    assert json.loads(headrace("maintain --files --json").stdout)["files"] == ["a.parquet"]
     assert asked == [True, False]
 
 
@@ -212,5 +212,5 @@ def test_held_job_ends_with_three(headrace, fake, monkeypatch):
         raise FencedError(msg)
 
     monkeypatch.setattr("headrace.edits.compact.compact", fenced)
-    result = headrace("compact")
+    result = headrace("maintain --state")
     assert (result.exit_code, result.stderr) == (3, "FencedError: run 419 holds the job\n")

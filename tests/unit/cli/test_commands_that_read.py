@@ -21,7 +21,7 @@ READERS = (
     "state get N1",
     "state scan",
     "state history N1",
-    "timers",
+    "waiting --timers",
     "quarantine",
     "sql demo",
 )
@@ -44,7 +44,7 @@ def test_json_makes_no_table_for_people(headrace, state, monkeypatch):
     assert json.loads(headrace("sql", "demo", "select 1 as one", "--json").stdout)["rows"] == [{"one": 1}]
 
 
-@pytest.mark.parametrize("command", [*READERS, "history N1", "retries", "requests", "state expired"])
+@pytest.mark.parametrize("command", [*READERS, "history N1", "waiting --calls", "waiting --held", "state expired"])
 def test_every_reader_takes_an_event_time(headrace, state, command):
     state.commit(Kind.BATCH, watermark=state.log.last.watermark + HOUR)
     result = headrace(*words(command), "--json", "--as-of", "2013-01-31T00:30")
@@ -81,10 +81,10 @@ def test_stored_json_comes_out_as_json(headrace, state):
 def test_timers_show_their_domain(headrace, state):
     state.add("timers", [timer("N1", 3 * HOUR, 5, domain="processing_time")])
     state.commit(Kind.BATCH)
-    output = headrace("timers").stdout
+    output = headrace("waiting --timers").stdout
     assert "event_time" in output
     assert "processing_time" in output
-    document = json.loads(headrace("timers --json").stdout)["timers"]
+    document = json.loads(headrace("waiting --timers --json").stdout)["timers"]
     assert sorted(row["domain"] for row in document) == ["event_time", "processing_time"]
 
 
@@ -101,17 +101,17 @@ def cleaned_up(state):
 
 
 def test_engine_timers_are_left_out_and_counted(headrace, cleaned_up):
-    for command in ("timers", "state list"):
+    for command in ("waiting --timers", "state list"):
         output = headrace(command).stdout
         assert "cleanup" not in output
         assert "left out: 3 timers that Headrace sets to clean up; --all shows them" in output
         assert json.loads(headrace(f"{command} --json").stdout)["timers_left_out"] == 3
-    assert [row["key"] for row in json.loads(headrace("timers --json").stdout)["timers"]] == ["N1"]
-    assert "1 timer, at checkpoint 5" in headrace("timers").stdout
+    assert [row["key"] for row in json.loads(headrace("waiting --timers --json").stdout)["timers"]] == ["N1"]
+    assert "1 timer, at checkpoint 5" in headrace("waiting --timers").stdout
 
 
 def test_all_timers_are_listed_if_asked_for(headrace, cleaned_up):
-    document = json.loads(headrace("timers --all --json").stdout)
+    document = json.loads(headrace("waiting --timers --all --json").stdout)
     assert ([row["key"] for row in document["timers"]], document["timers_left_out"]) == (["A", "B", "C", "N1"], 0)
     kinds = {
         row["state"]: (row["kind"], row["entries"])
@@ -119,16 +119,16 @@ def test_all_timers_are_listed_if_asked_for(headrace, cleaned_up):
     }
     assert (kinds["event_time"], kinds["event_time_cleanup"]) == (("timers", 1), ("internal timers", 2))
     assert kinds["processing_time_cleanup"] == ("internal timers", 1)
-    assert "left out" not in headrace("timers --all").stdout + headrace("state list --all").stdout
+    assert "left out" not in headrace("waiting --timers --all").stdout + headrace("state list --all").stdout
 
 
 def test_limit_ignores_timers_left_out(headrace, cleaned_up):
-    assert [row["key"] for row in json.loads(headrace("timers -n 1 --json").stdout)["timers"]] == ["N1"]
+    assert [row["key"] for row in json.loads(headrace("waiting --timers -n 1 --json").stdout)["timers"]] == ["N1"]
 
 
 def test_complete_timer_list_has_no_omission_note(headrace, state):
-    assert "left out" not in headrace("timers").stdout + headrace("state list").stdout
-    assert json.loads(headrace("timers --json").stdout)["timers_left_out"] == 0
+    assert "left out" not in headrace("waiting --timers").stdout + headrace("state list").stdout
+    assert json.loads(headrace("waiting --timers --json").stdout)["timers_left_out"] == 0
 
 
 def test_user_data_is_never_taken_for_markup(headrace, state):
@@ -142,7 +142,7 @@ def test_only_job_need_not_be_named(headrace, state):
 def test_job_argument_is_required_with_several_jobs(headrace, home):
     text = (home / "conf/jobs/demo.yaml").read_text()
     (home / "conf/jobs/twin.yaml").write_text(text.replace("job: demo", "job: twin"))
-    result = headrace("timers")
+    result = headrace("waiting --timers")
     assert (result.exit_code, "name one of them: demo, twin" in result.stderr) == (2, True)
 
 

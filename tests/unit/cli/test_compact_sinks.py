@@ -1,4 +1,4 @@
-"""`headrace compact --sinks`, and new columns of sinks in `headrace check`, run as commands."""
+"""`headrace maintain --sinks`, and new columns of sinks in `headrace check`, run as commands."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def board(home):
 
 
 def test_dry_run_shows_small_files_alone(headrace, board):
-    result = headrace("compact --sinks --dry-run --json")
+    result = headrace("maintain --sinks --dry-run --json")
     (row,) = json.loads(result.stdout)["sinks"]
     assert (row["sink"], row["files"], row["small_files"], row["version"]) == ("board", 3, 3, None)
-    shown = headrace("compact --sinks --dry-run").stdout
+    shown = headrace("maintain --sinks --dry-run").stdout
     assert "small files" in shown
     assert "Nothing was changed" in shown
     assert DeltaTable(board).version() == 2
@@ -36,19 +36,19 @@ def test_new_version_of_a_sink_is_shown(headrace, board, monkeypatch):
         return {"board": 3}
 
     monkeypatch.setattr("headrace.edits.compact.compact_sinks", compact)
-    (row,) = json.loads(headrace("compact --sinks --file-size 2 --json").stdout)["sinks"]
+    (row,) = json.loads(headrace("maintain --sinks --file-size 2 --json").stdout)["sinks"]
     assert (row["version"], calls) == (3, [("demo", 2 * 2**20)])
-    assert "compacted as version" in headrace("compact --sinks").stdout
+    assert "compacted as version" in headrace("maintain --sinks").stdout
 
 
 def test_dry_run_option_needs_sinks_option(headrace, home):
-    result = headrace("compact --dry-run")
+    result = headrace("maintain --state --dry-run")
     assert result.exit_code == 2
-    assert "--dry-run needs --sinks" in result.output
+    assert "--dry-run lists files to remove, or with --sinks to rewrite" in result.output
 
 
 def test_new_job_has_nothing_to_compact(headrace, board):
-    assert headrace("compact --sinks").exit_code == 2
+    assert headrace("maintain --sinks").exit_code == 2
     assert DeltaTable(board).version() == 2
 
 

@@ -9,10 +9,16 @@ from deltalake import DeltaTable, write_deltalake
 from headrace.tables.schemas import CHECKPOINTS_SCHEMA
 
 COMMANDS = [
-    *("run --runner local", "check", "verify", "status", "checkpoints", "timers", "sql demo SHOW", "views"),
-    *("retries", "requests", "quarantine", "input"),
+    *("run --runner local", "check", "verify", "status", "checkpoints", "waiting --timers", "sql demo SHOW", "views"),
+    *("waiting --calls", "waiting --held", "quarantine", "input"),
     *("state list", "state get X", "state scan", "branch create demo b --at 0"),
-    *("savepoint demo s --why w", "restore demo --to 0 --why w --yes", "vacuum", "compact", "reconcile"),
+    *(
+        "savepoint demo s --why w",
+        "restore demo --to 0 --why w --yes",
+        "maintain --files",
+        "maintain --state",
+        "reconcile",
+    ),
     *("rescale demo --max-parallelism 64", "erase demo X --why w", "drop demo"),
 ]
 

@@ -12,7 +12,7 @@ from headrace.cli.application import _paths, application
 
 def test_every_command_takes_a_report_file():
     commands = dict(_paths("", vars(get_command(application()))["commands"]))
-    assert {"run", "branch drop", "vacuum", "check"} <= commands.keys()
+    assert {"run", "branch drop", "maintain", "check"} <= commands.keys()
     assert [name for name, command in commands.items() if options_of(command).count("--report") != 1] == []
 
 
@@ -21,7 +21,14 @@ def options_of(command):
 
 
 @pytest.mark.parametrize(
-    "command", ["verify nope", "compact nope", "vacuum nope", "branch drop nope old", "restore nope --to 1 --why x"]
+    "command",
+    [
+        "verify nope",
+        "maintain --state nope",
+        "maintain --files nope",
+        "branch drop nope old",
+        "restore nope --to 1 --why x",
+    ],
 )
 def test_error_is_written_to_the_report(headrace, home, tmp_path, command):
     file = tmp_path / "report.json"

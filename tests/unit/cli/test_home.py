@@ -7,7 +7,18 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 
-NEED_A_JOB = ["jobs", "status", "check", "explain", "checkpoints", "state list", "verify", "run", "timers", "vacuum"]
+NEED_A_JOB = [
+    "jobs",
+    "status",
+    "check",
+    "explain",
+    "checkpoints",
+    "state list",
+    "verify",
+    "run",
+    "waiting --timers",
+    "maintain",
+]
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ COMMANDS = (
     "state scan",
     "state history N7",
     "state expired",
-    "timers --all",
+    "waiting --timers --all",
     "quarantine",
     "verify",
     "doctor",

@@ -1,4 +1,4 @@
-"""`headrace retries` and `requests`, over tables written by hand."""
+"""`headrace waiting --calls` and `--held`, over tables written by hand."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def json_of(headrace, *arguments):
 
 
 def test_retries_lists_next_attempt_first(headrace, delayed):
-    rows = json_of(headrace, "retries", "--at", str(delayed))["waiting"]
+    rows = json_of(headrace, "waiting --calls", "--at", str(delayed))["waiting"]
     assert [(row["key"], row["attempts"], row["value"]) for row in rows] == [
         (8, 1, {"flight": 8}),
         (7, 2, {"flight": 7}),
@@ -60,32 +60,36 @@ def test_retries_lists_next_attempt_first(headrace, delayed):
 
 
 def test_finished_elements_are_not_listed(headrace, delayed):
-    assert [row["key"] for row in json_of(headrace, "retries")["waiting"]] == [7]
+    assert [row["key"] for row in json_of(headrace, "waiting --calls")["waiting"]] == [7]
 
 
 def test_list_ends_with_line_for_each_operator(headrace, delayed):
-    output = headrace("retries").stdout
+    output = headrace("waiting --calls").stdout
     assert "Unavailable: 503" in output
     assert "most_attempts" in output
 
 
 def test_requests_lists_all_unfinished_elements(headrace, delayed):
-    rows = json_of(headrace, "requests")["requests"]
+    rows = json_of(headrace, "waiting --held")["requests"]
     assert [(row["operator"], row["status"]) for row in rows] == [
         ("legs", "held"),
         ("weather", "completed"),
         ("weather", "waiting for retry"),
     ]
     assert rows[0]["value"] == {"tail": "N1"}
-    assert [row["operator"] for row in json_of(headrace, "requests", "--operator", "legs")["requests"]] == ["legs"]
+    assert [row["operator"] for row in json_of(headrace, "waiting --held", "--operator", "legs")["requests"]] == [
+        "legs"
+    ]
 
 
 def test_commands_report_zero_waiting_elements(headrace, state):
-    assert "0 waiting" in headrace("retries").stdout
-    assert "0 requests" in headrace("requests").stdout
+    assert "0 waiting" in headrace("waiting --calls").stdout
+    assert "0 requests" in headrace("waiting --held").stdout
 
 
-@pytest.mark.parametrize(("command", "what", "total"), [("retries", "waiting", 2), ("requests", "requests", 4)])
+@pytest.mark.parametrize(
+    ("command", "what", "total"), [("waiting --calls", "waiting", 2), ("waiting --held", "requests", 4)]
+)
 def test_shortened_lists_say_the_total(headrace, delayed, command, what, total):
     assert (
         f"1 of {total} {what}, at checkpoint {delayed} (more with -n)"
@@ -100,10 +104,8 @@ def test_waiting_counts_by_kind_and_operator(headrace, delayed):
         ("calls", "weather", 3),
         ("held", "legs", 1),
     ]
-    assert rows[0]["first"] == json_of(headrace, "retries", "--at", str(delayed))["waiting"][0]["next_attempt"]
+    assert rows[0]["first"] == json_of(headrace, "waiting --calls", "--at", str(delayed))["waiting"][0]["next_attempt"]
 
 
-@pytest.mark.parametrize(("option", "command"), [("calls", "retries"), ("held", "requests"), ("timers", "timers")])
-def test_lists_of_waiting_are_those_commands(headrace, delayed, option, command):
-    assert json_of(headrace, "waiting", f"--{option}") == json_of(headrace, command)
+def test_two_lists_at_once_are_refused(headrace, delayed):
     assert headrace("waiting --calls --timers").exit_code == 2

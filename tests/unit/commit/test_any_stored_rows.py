@@ -47,8 +47,15 @@ COMMANDS = [
         "state history shop a",
         "state expired shop",
     ),
-    *("timers shop --all", "checkpoints shop", "status shop", "verify shop", "quarantine shop", "requests shop"),
-    *("retries shop", "history shop a", "history shop --largest", "jobs shop", "explain shop"),
+    *(
+        "waiting --timers shop --all",
+        "checkpoints shop",
+        "status shop",
+        "verify shop",
+        "quarantine shop",
+        "waiting --held shop",
+    ),
+    *("waiting --calls shop", "history shop a", "history shop --largest", "jobs shop", "explain shop"),
 ]
 
 
@@ -140,11 +147,11 @@ def test_run_continues_or_names_the_damage(shop, damages, backend):
 
 
 ACTS = [
-    ["compact", "shop"],
+    ["maintain", "shop", "--state"],
     ["savepoint", "shop", "mark"],
     ["restore", "shop", "--to", "1", "--why", "x", "--yes"],
     ["rescale", "shop", "--to", "16", "--why", "x", "--yes"],
-    ["vacuum", "shop"],
+    ["maintain", "shop", "--files"],
     ["erase", "shop", "a"],
     ["quarantine", "shop", "--requeue", "--why", "x"],
     ["state", "drop", "shop", "held", "--why", "x"],

@@ -261,7 +261,7 @@ def test_sinks_page_compacts_small_files(headrace, check, orders):
     for number in range(12):
         row = pa.table({"at": [start], "customer": [f"c{number}"], "cents": [101], "currency": ["EUR"]})
         write_deltalake(orders.folder / "lake/alerts", row, mode="append")
-    dry_run, compaction = calls_of("sinks", "headrace compact orders")
+    dry_run, compaction = calls_of("sinks", "headrace maintain orders")
     printed = headrace(*shlex.split(dry_run[0])[1:]).stdout
     assert shows(without_sizes(dry_run[1]), without_sizes(printed))
     check([compaction])

@@ -117,7 +117,10 @@ BLOCKS = {
         "$ headrace check flights": f"{COMMANDS}::test_configuration_page_names_all_problems",
     },
     "correcting-state": {
-        "$ headrace": f"{SHOP}::test_correcting_page_corrects_a_key",
+        "$ headrace history retract": "unit/cli/test_correct_by_hand.py::test_page_takes_a_row_out",
+        "$ headrace why": f"{SHOP}::test_correcting_page_corrects_a_key",
+        "$ headrace state": f"{SHOP}::test_correcting_page_corrects_a_key",
+        "$ headrace branch": f"{SHOP}::test_correcting_page_corrects_a_key",
         "headrace state load": "unit/edits/test_load.py::test_new_job_begins_with_loaded_values",
     },
     "corrections": {"$ ": CORRECTIONS},
@@ -218,7 +221,7 @@ BLOCKS = {
         "SinkMismatchError": MESSAGE,
         "headrace sink take-over": SYNTAX,
         "$ headrace check orders": f"{COMMANDS}::test_sinks_page_announces_columns",
-        "$ headrace compact orders": f"{COMMANDS}::test_sinks_page_compacts_small_files",
+        "$ headrace maintain orders": f"{COMMANDS}::test_sinks_page_compacts_small_files",
         "/lake/visits/": DRAWING,
     },
     "sources": {
@@ -234,6 +237,10 @@ BLOCKS = {
         "select key, value->>": f"{COMMANDS}::test_state_tables_page_queries_values",
         "select checkpoint_id, held": f"{COMMANDS}::test_state_tables_page_queries_work",
         "$ headrace restore purchases": f"{COMMANDS}::test_state_tables_page_refuses_a_restore",
+    },
+    "tutorial": {
+        "headrace new shop": SYNTAX,
+        "$ ": f"{SHOP}::test_tutorial_runs_from_start_to_change",
     },
     "ttl": {
         "              Friday 18:00": DRAWING,

@@ -140,6 +140,31 @@ def test_correcting_page_corrects_a_key(ran):
     ran.check(calls_of(page, "headrace state set-timer"))
 
 
+def test_tutorial_runs_from_start_to_change(shop, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    files = iter(["pipelines/best.py", "conf/jobs/best.yaml", "tests/test_best.py", "conf/jobs/best.yaml", None])
+    for block in blocks_of("tutorial"):
+        if block.language in {"python", "yaml"}:
+            follow_tutorial(shop, next(files), block.text)
+        for command, shown in block.calls:
+            if command.startswith("pytest"):
+                assert project_tests_pass(shop.folder)
+            else:
+                shop.check([(command, shown)])
+
+
+def follow_tutorial(shop, name, code):
+    """Write code of the tutorial into a file, after what it has; without a name, change rule and test as the page says."""
+    if name is not None:
+        with (shop.folder / name).open("a") as file:
+            file.write(code)
+        return
+    shop.edit("pipelines/best.py", ("pipeline = (", f"{code}\n\npipeline = ("), (".key_by", ".filter(is_large).key_by"))
+    assert not project_tests_pass(shop.folder)
+    shop.edit("tests/test_best.py", ('Best("anna", 3', 'Best("anna", 2'))
+    assert project_tests_pass(shop.folder)
+
+
 def test_report_page_writes_a_page(ran):
     ((command, shown),) = calls_of("report", "headrace report")
     exit_code, printed = ran.call(command)

@@ -12,10 +12,12 @@ from headrace import (
     BroadcastState,
     Cleanup,
     Digits,
+    JoinType,
     KeyedBroadcastFunction,
     KeyedProcessFunction,
     ListState,
     MapState,
+    NullKeys,
     Pipeline,
     ReducingState,
     StateTtl,
@@ -30,6 +32,7 @@ from headrace.edits.entries import DeleteEntries, EntryName, ExpireEntries, SetE
 from headrace.edits.restore import restore
 from headrace.errors import ConfigError, FencedError
 from headrace.log.checkpoint import Kind
+from headrace.operators import Tumbling
 from headrace.readers import state as keyed_state
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.testing import PipelineHarness
@@ -419,3 +422,65 @@ def test_keyed_state_beside_broadcast_state_is_set():
     assert sorted(note.text for note in job.sink("out")) == ["9", "None"]
     with pytest.raises(ConfigError, match="is broadcast"):
         preview(job.config, SetEntry(name("rules"), "9"))
+
+
+class Price(Struct, frozen=True):
+    item: str | None
+    cents: int
+    at: Timestamp
+
+
+class Priced(Struct, frozen=True):
+    item: str | None
+    cents: int
+    other: int | None
+
+
+def priced(left, right) -> Priced:
+    return Priced(left.item, left.cents, None if right is None else right.cents)
+
+
+def join_of(null_keys):
+    pipeline = Pipeline("shop")
+    left, right = (
+        pipeline.source(name, Price, event_time="at").key_by("item").window(Tumbling(timedelta(hours=1)))
+        for name in ("left", "right")
+    )
+    joined = left.join("both", right, emit=priced, how=JoinType.LEFT, null_keys=null_keys)
+    job = PipelineHarness(joined.sink("lines"), now=0, bucket=1)
+    job.feed("left", [Price(None, 1, 0), Price("a", 2, 0)])
+    job.feed("right", [Price("a", 3, 0)])
+    job.run()
+    return job
+
+
+def test_null_key_of_a_join_is_set():
+    job = join_of(NullKeys.KEEP)
+    ((_, raw),) = [
+        (row["state"], row["value"]) for row in keyed_state.get(JobAtCheckpoint(job.config), "[null]").dicts()
+    ]
+    assert raw == '{"item":null,"cents":1,"at":0}'
+    value = '[{"item":null,"cents":7,"at":0},{"item":null,"cents":8,"at":0}]'
+    edit(job, SetEntry(EntryName("both", "tumbling_1h_left", "[null]", "0"), value, why="counted"))
+    for name in ("left", "right"):
+        job.feed(name, [Price("z", 0, 3 * HOUR)])
+    job.run()
+    rows = [line for line in job.sink("lines") if line.item != "z"]
+    assert sorted(rows, key=lambda line: line.cents) == [
+        Priced("a", 2, 3),
+        Priced(None, 7, None),
+        Priced(None, 8, None),
+    ]
+
+
+@pytest.mark.parametrize("key", ["[null]", " [ null ]"])
+def test_null_key_elsewhere_is_refused(job, key):
+    for refused in (job, join_of(NullKeys.QUARANTINE)):
+        operator, state = ("both", "tumbling_1h_left") if refused is not job else ("totals", "items")
+        with pytest.raises(ConfigError, match="takes none: they go to the quarantine. A text is written as JSON"):
+            preview(refused.config, SetEntry(EntryName(operator, state, key), "[]", creates=True))
+
+
+def test_text_that_looks_like_a_null_key(job):
+    edit(job, SetEntry(name("total", '"[null]"'), "5", creates=True, why="counted"))
+    assert entries(job, '"[null]"') == {("total", None): "5"}

@@ -35,7 +35,7 @@ def test_waiting_elements_name_the_next_attempt(run_events, events, clock, secon
     due = None if seconds is None else clock.now() + seconds * 1000
     run_events.waiting(1234, due)
     (event,) = events
-    assert event.message == f"1,234 elements wait for services{when} (headrace retries demo)"
+    assert event.message == f"1,234 elements wait for services{when} (headrace waiting demo --calls)"
     assert (event.kind, event.fields) == ("waiting", {"pending": 1234, "due": due})
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -72,6 +74,13 @@ class Page:
         for kind in ("mousePressed", "mouseReleased"):
             self._call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
         return True
+
+    def picture(self, name: str) -> None:
+        """Write a picture of what the browser shows into the folder `HEADRACE_PICTURES`, if that is set: for the docs."""
+        folder = os.environ.get("HEADRACE_PICTURES")
+        if folder is not None:
+            answer = self._sent("Page.captureScreenshot", format="png")
+            Path(folder, f"{name}.png").write_bytes(base64.b64decode(answer["result"]["data"]))
 
     def _wait(self, what: str, condition: str) -> None:
         self._airflow.wait_for(what, lambda: self._evaluate(condition), _PATIENCE)

@@ -93,6 +93,7 @@ def flights_approved_in_a_browser(airflow: Airflow, jobs: dict[str, Any]) -> Non
             shown = page.read("Approve makes the result live")
             for text in ("2013-01-01 to 2013-01-02 and all later", "flight_board (sink)", "rewrite/MERGE of source"):
                 assert text in shown
+            page.picture("airflow-replay-approve")
             # Airflow repeats a question whose answer came too early: then there is a button again.
             airflow.wait_for("an answer", lambda: page.click("Approve") or replay.has_ended(run, "approve"), 60)
             page.read("Response received")

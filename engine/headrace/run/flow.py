@@ -66,10 +66,11 @@ class _Fork(Taker):
 
     def take(self, rows: Rows, /) -> None:
         """Pass on rows to each use. Records are made once, and copied where a transform could change them for another use."""
-        if any(map(_needs_records, self.pipes)):
-            rows = as_records(rows)
+        records = as_records(rows) if any(map(_needs_records, self.pipes)) else rows
         for use, pipe in zip(self.uses, self.pipes, strict=True):
-            taken = rows if use.edge is None else _on_edge(rows, use.edge)
+            taken = rows if _wants_columns(pipe) else records
+            if use.edge is not None:
+                taken = _on_edge(taken, use.edge)
             if not (isinstance(pipe, Outlet) or isinstance(taken, ColumnarRows) or is_immutable(self.record)):
                 taken = [emitted._replace(record=copied(emitted.record)) for emitted in taken]
             pipe.take(taken)
@@ -133,8 +134,18 @@ class _TimeLimit(Pipe):
 
 
 def _needs_records(pipe: Taker) -> bool:
-    takes_columns = isinstance(pipe, Transform) and isinstance(pipe.transform, DropUpdateBefore)
-    return not (isinstance(pipe, Outlet) or takes_columns)
+    return not (isinstance(pipe, Outlet) or _drops_updates(pipe))
+
+
+def _wants_columns(pipe: Taker) -> bool:
+    """Return whether records would only become columns again."""
+    if isinstance(pipe, Transform) and _drops_updates(pipe):
+        return _wants_columns(pipe.next)
+    return isinstance(pipe, ForCalls)
+
+
+def _drops_updates(pipe: Taker) -> bool:
+    return isinstance(pipe, Transform) and isinstance(pipe.transform, DropUpdateBefore)
 
 
 def _on_edge(rows: Rows, edge: int) -> Rows:

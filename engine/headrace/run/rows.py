@@ -59,8 +59,7 @@ class ColumnarRows:
     @classmethod
     def of_table(cls, table: pa.Table, record: type[msgspec.Struct]) -> ColumnarRows:
         """Return the rows that an earlier task has staged with `table`."""
-        columns = table.cast(_staged_schema(record)).combine_chunks().columns
-        return cls(record, *(column.combine_chunks() for column in columns))
+        return cls(record, *(column.combine_chunks() for column in table.cast(_staged_schema(record)).columns))
 
     def emitted(self) -> list[Emitted]:
         """Return the rows as records."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headrace import AsyncFunction, FixedDelay, OutputMode, Pipeline, Struct, Timestamp
 from headrace.errors import UserFunctionError
 from headrace.operators import Count, Sum, Tumbling
+from headrace.plan.stages import Plan
 from headrace.run import rows
 from headrace.testing import PipelineHarness
 from tests.unit.support.fuzzing import examples
@@ -215,6 +216,22 @@ def test_job_without_plain_stage_calls_while_it_reads():
     harness.feed("orders", [Order(1, "a", 1)])
     harness.run()
     assert set(harness.facts[-1].seconds) == {"sources", "of_answers", "run"}
+
+
+def test_calls_that_reading_tasks_left_go_on_later(monkeypatch):
+    harness = job(lambda orders: counted(asked(orders), "of_answers").sink("of_answers"))
+    with monkeypatch.context() as before:
+        before.setattr(Plan, "is_shared", lambda *_: False)
+        before.setattr(Plan, "plain_and_others", lambda plan: ((), plan.keyed))
+        harness.run()
+    assert harness.live("buffered_requests")  # records of the plain window
+    harness.change(parallelism=3)
+    harness.run()
+    assert windows_in(harness) == COMPLETE
+    Silent.is_silent = False
+    harness.change(job={})
+    harness.run()
+    assert windows_in(harness, "of_answers") == windows_in(harness) == COMPLETE
 
 
 # ------------------------------------------------------------------------------------------------------ as properties

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import AsyncFunction, FixedDelay, OutputMode, Pipeline, Struct, Timestamp
+from headrace import (
+    AsyncFunction,
+    FixedDelay,
+    KeyedProcessFunction,
+    OutputMode,
+    Pipeline,
+    Struct,
+    Timestamp,
+    ValueState,
+)
 from headrace.errors import UserFunctionError
 from headrace.operators import Count, Sum, Tumbling
 from headrace.plan.stages import Plan
@@ -140,6 +149,31 @@ def test_join_with_answers_waits_for_them():
     Silent.is_silent = False
     harness.run()
     assert ids_in(harness, "same") == [*range(ROWS)]
+
+
+class Numbered(KeyedProcessFunction[Order, Order]):
+    """Puts the number of a record among those of its key before its shop."""
+
+    count = ValueState("count", int)
+
+    async def process(self, order, ctx, /):
+        count = await self.count.value() or 0
+        await self.count.update(count + 1)
+        ctx.collect(Order(order.id, f"{count}{order.shop}", order.at))
+
+
+def test_answers_meet_plain_records_in_declared_order():
+    def met(orders):
+        orders.sink("orders")  # a place without the number of its use would sort as one of the first use
+        first = orders.filter(is_third)
+        answers = asked(orders).filter(is_third).map(renamed)
+        first.union(answers).key_by("id").process("met", Numbered()).sink("met")
+
+    harness = job(met)
+    Silent.is_silent = False
+    harness.run()
+    harness.run()
+    assert {order.shop for order in harness.sink("met")} == {"0a", "0b", "1aa", "1bb"}
 
 
 def test_wait_by_key_cuts_no_plain_window():

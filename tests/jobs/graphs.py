@@ -3,7 +3,7 @@
 `graph_17` of this module is the pipeline of `Program(17)`: tasks of Spark load it by that name. A program draws
 sources with disorder, stateless steps, keyed functions of one input and of two, side outputs, unions (also of a
 stream with itself) and timers. The output of a function depends on all earlier records of its key, so a wrong order
-shows in the values.
+shows in the values. A program with waits also asks a service in arrival order, which may be down: it answers with the record.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from headrace import (
+    AsyncFunction,
     BroadcastState,
     Context,
+    FixedDelay,
     KeyedBroadcastFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
+    OutputMode,
     Pipeline,
     Struct,
     Timestamp,
@@ -126,6 +129,24 @@ def ruled(before, event):
     return ((before or 1) * 3 + event.value) & 0xFFFF
 
 
+class Unavailable(Exception):  # noqa: N818 - a test's own
+    """The service is down."""
+
+
+class Ask(AsyncFunction[Event, Event]):
+    """Answers with the record, except for those of four values in `down`, while the service is."""
+
+    down = frozenset()
+
+    async def invoke(self, event, /):
+        if event.value % 4 in Ask.down:
+            raise Unavailable(event.id)
+        return [event]
+
+
+RETRY = FixedDelay(max_retries=1_000, delay=timedelta(minutes=1), exceptions=(Unavailable,))
+
+
 def react(ctx, results, *, has_side):
     out, aside, timer = results
     ctx.collect(out)
@@ -184,6 +205,7 @@ class Program:
     """A random graph with its input. The same seed always gives the same program."""
 
     seed: int
+    has_waits: bool = False
     inputs: list[Input] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
 
@@ -198,6 +220,24 @@ class Program:
             streams.append(op.name)
             if op.has_side:
                 streams.append(f"{op.name}.aside")
+        if self.has_waits:
+            self._add_waits(random.Random(f"waits {self.seed}"))
+
+    def _add_waits(self, chance):
+        """Add waits behind streams of one source, and let some readers of these streams read the responses."""
+        reached = [source.name for source in self.inputs]
+        for name in reached:
+            place = next((number for number, op in enumerate(self.ops, 1) if op.name == name), 0)
+            following = self.ops[place:]
+            steps = [op.name for op in following if op.inputs == [name] and op.kind in {"map", "filter", "flat_map"}]
+            reached += [step for step in steps if step not in reached]
+            if chance.random() < 0.7:
+                wait = Op(f"wait_{name}", "wait", [name])
+                for op in following:
+                    op.inputs = [wait.name if i == name and chance.random() < 0.5 else i for i in op.inputs]
+                self.ops.insert(place, wait)
+                if len(reached) < 4 and chance.random() < 0.3:
+                    reached.append(wait.name)
 
     @staticmethod
     def _input(chance, number):
@@ -256,6 +296,15 @@ class Program:
                 return first.flat_map(copied(op.constant), record=Event)
             case "union":
                 return first.union(*inputs[1:])
+            case "wait":
+                return first.async_wait(
+                    op.name,
+                    Ask(),
+                    mode=OutputMode.ORDERED,
+                    timeout=timedelta(hours=1),
+                    retry=RETRY,
+                    park_after=timedelta(0),
+                )
         keys, _ = KEYS[op.key]
         if op.kind == "broadcast":
             return (
@@ -363,7 +412,7 @@ class _Loop:
                 case "flat_map":
                     for copied_event in copied(op.constant)(event):
                         self.push(op.name, copied_event, timestamp)
-                case "union":
+                case "union" | "wait":
                     self.push(op.name, event, timestamp)
                 case "broadcast" if number:
                     self.rules[op.name, event.key] = ruled(self.rules.get((op.name, event.key)), event)

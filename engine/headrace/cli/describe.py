@@ -40,7 +40,7 @@ from headrace.config import AsyncStateConfig, JobConfig, ServiceConfig, SourceCo
 from headrace.execution.bound_function import declared_states
 from headrace.names import counted
 from headrace.options import AsyncStateOptions, Strategy
-from headrace.plan.stages import Flow, KeyedStage, Plan, Through, ToSink, ToStage
+from headrace.plan.stages import Flow, KeyedStage, Plan, SourceStage, Through, ToSink, ToStage
 from headrace.records.column_types import Names, columns_of
 
 if TYPE_CHECKING:
@@ -135,11 +135,18 @@ class _Stages:
         self._numbers = {name: number for number, name in enumerate(names, start=1)}
 
     def described(self) -> list[dict[str, Any]]:
-        sources = [
-            self._stage(stage.name, _operator(self._config, stage.source), {None: stage.flow})
-            for stage in self._plan.source_stages
-        ]
+        sources = [self._source(stage) for stage in self._plan.source_stages]
         return [*sources, *(self._stage(stage.name, self._keyed(stage), stage.flows) for stage in self._plan.keyed)]
+
+    def _source(self, stage: SourceStage) -> dict[str, Any]:
+        described = self._stage(stage.name, _operator(self._config, stage.source), {None: stage.flow})
+        if self._plan.is_shared(stage):
+            plain, _ = self._plan.plain_and_others()
+            numbers = ", ".join(str(self._numbers[other.name]) for other in plain)
+            for operator in described["operators"]:
+                if operator["kind"] == _KINDS[AsyncWait]:
+                    operator["calls"] = f"after stage{'s' * (len(plain) > 1)} {numbers}"
+        return described
 
     def _stage(self, name: str, first: dict[str, Any], flows: Mapping[str | None, Flow]) -> dict[str, Any]:
         operators, places = [first], dict[int, int]()

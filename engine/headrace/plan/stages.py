@@ -2,7 +2,8 @@
 
 Each source and each keyed operator begins a stage. Transforms without state (map, filter, ...) and the async calls behind a
 source run in the stage before them, so a stage ends in a tree: its records flow through transforms to other stages and
-sinks.
+sinks. The calls behind a *shared* source are made later than the rest of its stage: plain stages, which need none of their
+results, come first.
 
     orders ── filter ─┬─────────────── sink large_orders          stage orders: filter, two uses
                       └─ key_by ── totals ── sink totals          stage totals
@@ -11,7 +12,7 @@ sinks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -147,6 +148,23 @@ class Plan:
         source = next((keyed.sources[0] for keyed in self.keyed if keyed.name == stage), stage)
         return next(group for group in self.groups if source in group)
 
+    def plain_and_others(self) -> tuple[list[KeyedStage], list[KeyedStage]]:
+        """Return the plain keyed stages, which call no service and get no results of calls, and the other ones; both by rank."""
+        waits = {wait.name for wait in waits_of(self)}
+        plain: list[KeyedStage] = []
+        others: list[KeyedStage] = []
+        for stage in self.keyed:
+            (plain if waits.isdisjoint((stage.name, *stage.after)) else others).append(stage)
+        return plain, others
+
+    def is_shared(self, source: SourceStage) -> bool:
+        """Return whether a source has async waits, and feeds a plain stage as well."""
+        if not waits_in(source.flow):
+            return False
+        plain, _ = self.plain_and_others()
+        feeds = {use.to.stage for use in walk(source.flow) if isinstance(use.to, ToStage)}
+        return any(stage.name in feeds for stage in plain)
+
     def timelines(self) -> dict[str, str]:
         """Return the first source of each operator's timeline, including async waits behind a source."""
         timelines = {
@@ -224,6 +242,17 @@ def transforms_of(flow: Flow) -> list[StatelessTransform | AsyncWait]:
 def waits_in(flow: Flow) -> list[AsyncWait]:
     """Return the async waits of a flow, in the order in which records pass them."""
     return [transform for transform in transforms_of(flow) if isinstance(transform, AsyncWait)]
+
+
+def flows_into_waits(flow: Flow) -> Iterator[tuple[AsyncWait, Flow]]:
+    """Yield the first async waits on the ways of a flow, each with the flow of the records that it takes, for this use alone."""
+    for use in flow.uses:
+        if not isinstance(use.to, Through):
+            continue
+        if isinstance(use.to.transform, AsyncWait):
+            yield use.to.transform, replace(flow, uses=(Use(None, use.to),))
+        else:
+            yield from flows_into_waits(use.to.flow)
 
 
 def waits_of(plan: Plan) -> list[AsyncWait]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 
@@ -14,8 +14,8 @@ from headrace.execution.record_copies import copied, is_immutable
 from headrace.plan.stages import Flow, Through, ToSink, ToStage, Use
 from headrace.records.order import edge_order
 from headrace.records.source_columns import EventTimeLimit
-from headrace.run.output import SinkFiles, TaskOutput, Transit
-from headrace.run.rows import ColumnarRows, Pipe, Rows, Taker, as_records
+from headrace.run.output import ForCalls, SinkFiles, TaskOutput, Transit
+from headrace.run.rows import ColumnarRows, Outlet, Pipe, Rows, Taker, as_records
 from headrace.run.transforms import Transform
 from headrace.state.codec import encode
 from headrace.tables.changelog import QuarantineRow
@@ -32,7 +32,8 @@ class Waits(Protocol):
 def laid(flow: Flow, output: TaskOutput, waits: Waits | None = None, maker: str | None = None) -> Taker:
     """Lay the pipes from a stream to each of its uses.
 
-    `waits` makes the calls of a source's stage. `maker` is the transform that makes the records, by default the stage's operator.
+    `waits` makes the calls of a source's stage; without it, records stop at an async wait, and are staged for a later task that
+    makes its calls. `maker` is the transform that makes the records, by default the stage's operator.
     """
     maker = maker or output.operator
     pipes = [_laid_to(use.to, flow, output, waits, maker) for use in flow.uses]
@@ -45,10 +46,11 @@ def _laid_to(to: ToStage | ToSink | Through, flow: Flow, output: TaskOutput, wai
     if isinstance(to, ToStage):
         return Transit(output, to, flow.record, maker)
     transform = to.transform
+    if isinstance(transform, AsyncWait) and waits is None:
+        return ForCalls(output, transform.name, flow.record, maker)
     behind = laid(to.flow, output, waits, transform.name if isinstance(transform, Map | FlatMap | AsyncWait) else maker)
     if isinstance(transform, AsyncWait):
-        assert waits is not None  # noqa: S101 - the planner refuses a wait anywhere else
-        return _Wait(behind, waits, transform)
+        return _Wait(behind, cast("Waits", waits), transform)
     if isinstance(transform, AssignEventTime) and output.limit is not None:
         behind = _TimeLimit(behind, output, transform, output.limit)
     return Transform(behind, transform)
@@ -64,11 +66,12 @@ class _Fork(Taker):
 
     def take(self, rows: Rows, /) -> None:
         """Pass on rows to each use. Records are made once, and copied where a transform could change them for another use."""
-        if any(_needs_records(use.to) for use in self.uses):
-            rows = as_records(rows)
+        records = as_records(rows) if any(map(_needs_records, self.pipes)) else rows
         for use, pipe in zip(self.uses, self.pipes, strict=True):
-            taken = rows if use.edge is None else _on_edge(rows, use.edge)
-            if isinstance(use.to, Through) and not isinstance(taken, ColumnarRows) and not is_immutable(self.record):
+            taken = rows if _wants_columns(pipe) else records
+            if use.edge is not None:
+                taken = _on_edge(taken, use.edge)
+            if not (isinstance(pipe, Outlet) or isinstance(taken, ColumnarRows) or is_immutable(self.record)):
                 taken = [emitted._replace(record=copied(emitted.record)) for emitted in taken]
             pipe.take(taken)
 
@@ -130,8 +133,19 @@ class _TimeLimit(Pipe):
         self.output.count(ahead=len(ahead))
 
 
-def _needs_records(to: ToStage | ToSink | Through) -> bool:
-    return isinstance(to, Through) and not isinstance(to.transform, DropUpdateBefore)
+def _needs_records(pipe: Taker) -> bool:
+    return not (isinstance(pipe, Outlet) or _drops_updates(pipe))
+
+
+def _wants_columns(pipe: Taker) -> bool:
+    """Return whether records would only become columns again."""
+    if isinstance(pipe, Transform) and _drops_updates(pipe):
+        return _wants_columns(pipe.next)
+    return isinstance(pipe, ForCalls)
+
+
+def _drops_updates(pipe: Taker) -> bool:
+    return isinstance(pipe, Transform) and isinstance(pipe.transform, DropUpdateBefore)
 
 
 def _on_edge(rows: Rows, edge: int) -> Rows:

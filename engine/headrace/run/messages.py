@@ -74,13 +74,15 @@ class AsyncSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Task of a source: the files that it reads."""
+    """Task of a source: the files that it reads, or the calls that it makes behind the plain stages."""
 
     batch: BatchSettings
     source: str
     files: list[InputFile]
     bucket: int
     async_io: AsyncSettings
+    calls: dict[str, list[str]] | None = None
+    """Staged files of records, by the async wait that takes them: the task makes the calls behind a shared source. None: it reads the source."""
     index: int = 0
     """Number of the task among those of the source."""
     tasks: int = 1
@@ -140,6 +142,10 @@ class TaskReport(msgspec.Struct, kw_only=True):
     """Size of these files, by stage."""
     broadcast: dict[str, list[str]] = {}
     """Staged files that all tasks of a stage read, by stage."""
+    calls: dict[str, list[str]] = {}
+    """Staged files of records for later calls, by async wait."""
+    calls_rows: int = 0
+    """Number of records in these files."""
     outputs: dict[str, list[OutputFile]] = {}
     buckets: dict[int, int] = {}
     refused: list[RefusedRows] = []

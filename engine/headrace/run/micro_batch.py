@@ -22,14 +22,14 @@ from headrace.log.checkpoint import open_breakers
 from headrace.log.facts import OperatorFacts, WatermarkStep, by_operator
 from headrace.log.ttl import declared_ttls, history_ttls
 from headrace.log.warnings import open_step
-from headrace.plan.stages import KeyedStage, Plan, waits_in
+from headrace.plan.stages import KeyedStage, Plan, SourceStage, waits_in
 from headrace.records.source_columns import EventTimeLimit, limit_of
 from headrace.records.watermarks import lag_of
 from headrace.run.messages import AsyncSettings, BatchSettings, KeyedTask, SourceTask, TaskReport
 from headrace.run.result import BatchResult, Group, timeline_after
 from headrace.run.services import LiveResponses
 from headrace.run.tasks import StageTasks
-from headrace.run.watch import NO_WATCH, SOURCES, Watch, keyed_stage, stop_file
+from headrace.run.watch import CALLS, NO_WATCH, SOURCES, Watch, keyed_stage, stop_file
 from headrace.sources.row_check import QuarantineCheck
 from headrace.sources.slices import Slice
 from headrace.sources.source import InputFile
@@ -121,7 +121,7 @@ class MicroBatch:
         )
 
     def run(self, taken: Slice) -> BatchResult:
-        """Run all stages. Commits nothing yet.
+        """Run all stages: plain ones first, since they need not wait for services. Commits nothing yet.
 
         Raises the error that a task reported: `UserFunctionError`, `ServiceError`, `SourceError`,
         `StorageError`, `StateSchemaError`.
@@ -140,12 +140,12 @@ class MicroBatch:
                 out_of_orderness=self._out_of_orderness(group),
             )
         crash_points.reached("ingest.after")
-        for stage in self._plan.keyed:
-            rows = result.transit_rows[stage.name]
-            watched = self._watch.stage(self._shared.checkpoint_id, keyed_stage(stage.number), stage.name, rows)
-            with result.timed(stage.name), watched:
-                reports = self._keyed(stage, result)
-            result.add(stage.name, reports)
+        plain, others = self._plan.plain_and_others()
+        for stage in plain:
+            self._run_keyed(stage, result)
+        self._make_calls(by_source, result)
+        for stage in others:
+            self._run_keyed(stage, result)
         for group, timeline in result.timelines.items():
             timeline.settle(result.cut_behind(self._operators_of(group), timeline.watermarks))
         return result
@@ -225,7 +225,7 @@ class MicroBatch:
         tasks: list[SourceTask] = []
         for stage in self._plan.source_stages:
             own = [file for file in taken.files if file.source == stage.name]
-            tasks += self._source_tasks(stage.source, own, bool(waits_in(stage.flow)))
+            tasks += self._reading_tasks(stage, own)
         with (
             result.timed("sources"),
             self._watch.stage(self._shared.checkpoint_id, SOURCES, "reading", taken.rows),
@@ -245,17 +245,46 @@ class MicroBatch:
             rows = sum(file.taken for file in taken.files if file.source == source and file.picked is None)
             QuarantineCheck(self._job.config.job, source, self._job.config.sources[source]).check(refused, rows)
 
-    def _source_tasks(self, source: SourceNode, files: Sequence[InputFile], calls: bool) -> list[SourceTask]:  # noqa: FBT001
+    def _make_calls(self, by_source: Mapping[str, Sequence[TaskReport]], result: BatchResult) -> None:
+        """Make the calls behind shared sources, in tasks like those that read them."""
+        shared = [stage for stage in self._plan.source_stages if self._plan.is_shared(stage)]
+        tasks = [task for stage in shared for task in self._calling_tasks(stage, by_source[stage.name])]
+        if not tasks:
+            return
+        rows = sum(report.calls_rows for stage in shared for report in by_source[stage.name])
+        watched = self._watch.stage(self._shared.checkpoint_id, CALLS, "calling services", rows)
+        with result.timed(CALLS), watched:
+            reports = self._tasks.sources(tasks)
+        for task, report in zip(tasks, reports, strict=True):
+            result.add(task.source, [report])
+
+    def _reading_tasks(self, stage: SourceStage, files: Sequence[InputFile]) -> list[SourceTask]:
+        shares = _shares(files, self._parallelism)
+        if self._resumes and waits_in(stage.flow) and not self._plan.is_shared(stage):
+            shares += [[] for _ in range(self._parallelism - len(shares))]
+        return self._source_tasks(stage.source, [(share, None) for share in shares])
+
+    def _calling_tasks(self, stage: SourceStage, reports: Sequence[TaskReport]) -> list[SourceTask]:
+        """Return a task for the records that each task has left to call for; none if nothing is to be called for."""
+        calls = [report.calls for report in reports]
+        if self._resumes:
+            calls += [{} for _ in range(self._parallelism - len(calls))]
+        elif not any(calls):
+            return []
+        return self._source_tasks(stage.source, [([], staged) for staged in calls])
+
+    def _source_tasks(
+        self, source: SourceNode, shares: Sequence[tuple[list[InputFile], dict[str, list[str]] | None]]
+    ) -> list[SourceTask]:
+        """Return the tasks of a source: each for its files, or for the records that it makes calls for."""
         config = self._job.config
         bound = config.sources[source.name]
-        shares = _shares(files, self._parallelism)
-        if self._resumes and calls:
-            shares += [[] for _ in range(self._parallelism - len(shares))]
         return [
             SourceTask(
                 batch=self._shared,
                 source=source.name,
-                files=list(share),
+                files=files,
+                calls=calls,
                 bucket=config.watermark.bucket,
                 async_io=self._async_settings,
                 index=index,
@@ -265,8 +294,15 @@ class MicroBatch:
                 on_bad_file=bound.on_bad_file,
                 on_bad_row=bound.on_bad_row,
             )
-            for index, share in enumerate(shares)
+            for index, (files, calls) in enumerate(shares)
         ]
+
+    def _run_keyed(self, stage: KeyedStage, result: BatchResult) -> None:
+        rows = result.transit_rows[stage.name]
+        watched = self._watch.stage(self._shared.checkpoint_id, keyed_stage(stage.number), stage.name, rows)
+        with result.timed(stage.name), watched:
+            reports = self._keyed(stage, result)
+        result.add(stage.name, reports)
 
     def _keyed(self, stage: KeyedStage, result: BatchResult) -> list[TaskReport]:
         parent, name = self._job.last, stage.name

@@ -113,6 +113,14 @@ class TaskOutput:
         self.report.transit_rows[stage_name] = self.report.transit_rows.get(stage_name, 0) + table.num_rows
         self.report.transit_bytes[stage_name] = self.report.transit_bytes.get(stage_name, 0) + staged.size
 
+    def for_calls(self, wait: str, table: pa.Table) -> None:
+        """Stage rows, at least one, for a later task that makes the calls of an async wait."""
+        folder = self._batch.folder.below(transit_folder(self._batch.attempt_id))
+        name = self._file_name()
+        folder.stage(name, table, layout=_TRANSIT_LAYOUT, survives=False)
+        self.report.calls.setdefault(wait, []).append(folder.within(name))
+        self.report.calls_rows += table.num_rows
+
     def append_table(self, sink: str, rows: pa.Table) -> None:
         """Stage rows, at least one, with the columns of an append-only sink.
 
@@ -209,7 +217,7 @@ class Transit(Outlet):
         """
         if not len(rows):
             return
-        columns = rows if isinstance(rows, ColumnarRows) else self._columns(rows)
+        columns = _columnar(rows, self.record, self.maker)
         keys = self._keys(rows, columns)
         if keys.null_count and self.to.takes_null_keys:
             keys = keys.fill_null(_NULL_KEY)
@@ -221,10 +229,6 @@ class Transit(Outlet):
             takes = plan_of(self.output.batch.code).stage(self.to.stage).takes
             table = transit_table(takes, self.to.number, columns, keys, self.output.batch.max_parallelism)
             self.output.transit(self.to.stage, table, is_broadcast=self.to.key is None)
-
-    def _columns(self, emitted: list[Emitted]) -> ColumnarRows:
-        with refusing_unfit(self.maker, emitted):
-            return ColumnarRows.of(emitted, self.record)
 
     def _keys(self, rows: Rows, columns: ColumnarRows) -> pa.BinaryArray:
         key = self.to.key
@@ -259,12 +263,34 @@ class Transit(Outlet):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ForCalls(Outlet):
+    """End of a way at an async wait whose calls a later task makes. `maker` is the step or source that made the records."""
+
+    output: TaskOutput
+    wait: str
+    record: type[msgspec.Struct]
+    maker: str
+
+    def take(self, rows: Rows, /) -> None:
+        """Stage rows. Raises `UserFunctionError` for a record that columns cannot store."""
+        if len(rows):
+            self.output.for_calls(self.wait, _columnar(rows, self.record, self.maker).table())
+
+
 def _not_the_same(key: bytes | None, again: bytes | None) -> str:
     one, other = (b"null" if shown is None else shown for shown in (key, again))
     return (
         f"it gave this record the key {one.decode():.100}, and {other.decode():.100} when it was called again. A micro-batch may run "
         "again, and must give the same: make the key of the record alone, without random numbers, clocks and counters"
     )
+
+
+def _columnar(rows: Rows, record: type[msgspec.Struct], maker: str) -> ColumnarRows:
+    if isinstance(rows, ColumnarRows):
+        return rows
+    with refusing_unfit(maker, rows):
+        return ColumnarRows.of(rows, record)
 
 
 def _sink_columns(emitted: Sequence[Emitted], schema: pa.Schema, record: type[msgspec.Struct]) -> pa.Table:

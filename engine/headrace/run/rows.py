@@ -51,6 +51,16 @@ class ColumnarRows:
         orders = pc.binary_join_element_wise(self.orders, pa.scalar(bytes([edge])), pa.scalar(b""))
         return ColumnarRows(self.record, orders, self.timestamps, self.kinds, self.columns)
 
+    def table(self) -> pa.Table:
+        """Return the rows as a table, for a later task."""
+        columns = [self.orders, self.timestamps, self.kinds, self.columns]
+        return pa.Table.from_arrays(columns, schema=_staged_schema(self.record))
+
+    @classmethod
+    def of_table(cls, table: pa.Table, record: type[msgspec.Struct]) -> ColumnarRows:
+        """Return the rows that an earlier task has staged with `table`."""
+        return cls(record, *(column.combine_chunks() for column in table.cast(_staged_schema(record)).columns))
+
     def emitted(self) -> list[Emitted]:
         """Return the rows as records."""
         records = from_struct_array(self.columns, self.record)
@@ -127,6 +137,10 @@ _PLACE = (
     pa.field("input", pa.int32()),
 )
 _PLACE_DDL = "`order` binary, timestamp long, kind int, key_group int, key binary, input int"
+
+
+def _staged_schema(record: type[msgspec.Struct]) -> pa.Schema:
+    return pa.schema([*_PLACE[:3], pa.field("record", struct_type(record))])
 
 
 def transit_schema(takes: Takes) -> pa.Schema:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +15,7 @@ from headrace.errors import SourceError
 from headrace.log.progress import TaskProgress
 from headrace.names import counted
 from headrace.plan.loader import plan_of
+from headrace.plan.stages import flows_into_waits
 from headrace.records.columns import BadRow
 from headrace.records.source_columns import arrival_order, order_column
 from headrace.run.async_stage import AsyncStage
@@ -21,7 +23,7 @@ from headrace.run.flow import laid
 from headrace.run.messages import SourceTask, TaskReport
 from headrace.run.output import TaskOutput
 from headrace.run.rows import ColumnarRows, Taker, handed_on
-from headrace.run.watch import SOURCES, StopSign, TaskNotes
+from headrace.run.watch import CALLS, SOURCES, StopSign, TaskNotes
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable, why_unreadable
 from headrace.sources.position import rows_in
 from headrace.sources.registry import read_rows_of
@@ -32,22 +34,35 @@ from headrace.tables.changelog import QuarantineRow
 
 
 def run_source(task: SourceTask) -> TaskReport:
-    """Run a source's stage over the task's files."""
+    """Run a source's stage over the task's files; of a shared source all but the calls, or these alone."""
     plan = plan_of(task.batch.code)
     stage = next(stage for stage in plan.source_stages if stage.name == task.source)
     output = TaskOutput(task.batch, stage.name, f"t{task.index}")
-    notes = TaskNotes(task.batch, SOURCES, f"{task.source}-{task.index}")
+    notes = TaskNotes(task.batch, SOURCES if task.calls is None else CALLS, f"{task.source}-{task.index}")
+    if task.calls is None and plan.is_shared(stage):
+        _read_all(task, stage.source, output, notes, laid(stage.flow, output))
+        notes.end()
+        return output.report
     groups = key_group_range(task.index, task.batch.max_parallelism, task.tasks)
     with AsyncStage(task.batch, task.async_io, groups, output, StopSign(task), notes) as waits:
-        pipe = laid(stage.flow, output, waits)
-        _read_all(task, stage.source, output, notes, pipe)
-        pipe.end()
+        if task.calls is None:
+            _read_all(task, stage.source, output, notes, laid(stage.flow, output, waits))
+        else:
+            for wait, flow in flows_into_waits(stage.flow):
+                _take_staged(task, task.calls.get(wait.name, ()), flow.record, laid(flow, output, waits))
     notes.end()
     return output.report
 
 
+def _take_staged(task: SourceTask, paths: Sequence[str], record: type[msgspec.Struct], pipe: Taker) -> None:
+    """Pass on the records that a task which read the source has staged for a wait, and the end."""
+    for path in paths:
+        pipe.take(ColumnarRows.of_table(handed_on(task.batch.folder.at(path)), record))
+    pipe.end()
+
+
 def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput, notes: TaskNotes, pipe: Taker) -> None:
-    """Pass on all good rows of the task's files."""
+    """Pass on all good rows of the task's files, and the end."""
     reader = _FileReader(task, source)
     of = sum(file.taken for file in task.files)
     notes.measured_by(lambda: TaskProgress(operator=source.name, rows=reader.rows, of=of))
@@ -64,6 +79,7 @@ def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput, notes: T
         rows = _joined(parts)
         parts.clear()  # else all rows are there twice, until the pipe has taken them
         pipe.take(rows)
+    pipe.end()
 
 
 def _joined(parts: Sequence[ColumnarRows]) -> ColumnarRows:

@@ -32,6 +32,9 @@ Measure = Callable[[], TaskProgress]
 SOURCES = "sources"
 """Name of the stage of all sources."""
 
+CALLS = "calls"
+"""Name of the stage that makes the calls behind shared sources."""
+
 
 def keyed_stage(number: int) -> str:
     """Return the name of a keyed stage in file names."""

@@ -148,3 +148,21 @@ def test_mermaid_opens_no_log(headrace, home, monkeypatch):
     monkeypatch.setattr(CheckpointLog, "__init__", lambda *_: pytest.fail("opened"))
     shown = headrace("explain shop --format mermaid")
     assert (shown.exit_code, shown.stdout[:9]) == (0, "flowchart"), shown.stderr
+
+
+SHARED = """
+shared = Pipeline("shop")
+orders = shared.source("orders", Order, event_time="at")
+orders.async_wait("ask", Ask(), timeout=timedelta(seconds=5)).sink("large_orders")
+orders.key_by("customer").process("totals", Totals()).sink("totals")
+"""
+
+
+def test_calls_behind_shared_source_come_later(headrace, home):
+    (home / "shop_pipeline.py").write_text(PIPELINE + WITH_CALLS + SHARED)
+    (home / "conf/jobs/shop.yaml").write_text(
+        "job: shop\npipeline: shop_pipeline:shared\nsources: {orders: {path: orders}}\n"
+        "sinks: {large_orders: {path: lake/large, mode: append}, totals: {path: lake/totals, mode: append}}\n"
+    )
+    source, _ = json.loads(headrace("explain shop --json").stdout)["stages"]
+    assert [operator.get("calls") for operator in source["operators"]] == [None, "after stage 2", None]

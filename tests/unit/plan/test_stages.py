@@ -20,7 +20,16 @@ from headrace import (
 from headrace.cli.graphs import mermaid
 from headrace.plan.loader import sink_schemas
 from headrace.plan.planner import plan_stages
-from headrace.plan.stages import Flow, Through, ToSink, ToStage, transforms_of, waits_in, waits_of
+from headrace.plan.stages import (
+    Flow,
+    Through,
+    ToSink,
+    ToStage,
+    flows_into_waits,
+    transforms_of,
+    waits_in,
+    waits_of,
+)
 
 
 class Event(Struct, frozen=True):
@@ -251,6 +260,37 @@ def test_calls_run_in_the_stage_of_their_source(orders):
     assert [step.name for step in transforms_of(flow)] == ["lookup", "again"]
     assert [wait.name for wait in waits_of(plan)] == ["lookup", "again", "keyed"]
     assert plan.stage("keyed").keys[0].fields == ("key",)
+
+
+def test_source_of_plain_and_waiting_streams_is_shared(p, orders, payments):
+    keyed(lookup(payments), "of_payments").sink("of_payments")
+    keyed(lookup(orders.filter(is_early), "orders_too"), "of_answers").sink("of_answers")
+    lookup(orders.key_by("key"), "keyed", mode=OutputMode.KEYED_ORDERED).sink("by_key")
+    counted = keyed(orders, "counted")
+    counted.sink("counts")
+    plan = plan_stages(keyed(counted, "again").sink("again"))
+    assert [plan.is_shared(stage) for stage in plan.source_stages] == [True, False]
+    plain, others = plan.plain_and_others()
+    assert [stage.name for stage in plain] == ["counted", "again"]
+    assert [stage.name for stage in others] == ["of_payments", "of_answers", "keyed"]
+
+
+def test_plain_sink_and_join_with_answers_share_nothing(orders):
+    answers = lookup(orders)
+    orders.sink("raw")
+    plan = plan_stages(keyed(orders.union(answers), "both").sink("both"))
+    assert not plan.is_shared(plan.source_stages[0])
+    assert plan.plain_and_others()[0] == []
+
+
+def test_way_into_wait_ends_there(orders):
+    lookup(lookup(orders.filter(is_early), "first"), "second").sink("twice")
+    plan = plan_stages(lookup(orders, "third").sink("once"))
+    ways = dict(flows_into_waits(plan.source_stages[0].flow))
+    assert [(wait.name, shape(flow)) for wait, flow in ways.items()] == [
+        ("first", [(None, "first", [(None, "second", [(None, "sink twice")])])]),
+        ("third", [(None, "third", [(None, "sink once")])]),
+    ]
 
 
 def test_inputs_of_an_operator_are_distinguished(p, orders, payments):

@@ -67,8 +67,10 @@ def looking(monkeypatch):
     BEATS.clear()
 
 
-def shop(*, asks=False, rows=ROWS, **options):
+def shop(*, asks=False, shares=False, rows=ROWS, **options):
     stream = Pipeline("shop").source("orders", Order, event_time="at")
+    if shares:
+        stream.deduplicate("orders_by_id", key="id").sink("orders_by_id")
     if asks:
         stream = stream.async_wait("ask", Answer(), mode=OutputMode.ORDERED, capacity=8, timeout=timedelta(minutes=1))
     stream = stream.key_by("id").process("timestamps", Timestamps())
@@ -96,6 +98,13 @@ def test_driver_sees_calls_in_flight():
     assert (seen["operator"], seen["of"]) == ("ask", ROWS)
     assert BREAK - 8 <= seen["rows"] < LOOK
     assert 0 < seen["in_flight"] <= 8
+
+
+def test_driver_sees_calls_behind_a_shared_source():
+    harness = shop(asks=True, shares=True)
+    harness.run()
+    seen = progress(harness)[0]
+    assert (seen["operator"], seen["of"]) == ("ask", ROWS)
 
 
 def test_quick_micro_batch_writes_no_file():

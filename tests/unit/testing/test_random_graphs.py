@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.execution import keyed_process
 from headrace.testing import PipelineHarness
-from tests.jobs.graphs import Program
+from tests.jobs.graphs import Ask, Program
 from tests.unit.support.fuzzing import examples
 
 PLACES = ("ingest.after", "task.half", "run.after", "commit.before", "commit.after", "publish.after")
@@ -42,8 +42,8 @@ def fed_in_turns(program, harness, chance):
         yield
 
 
-def check(seed, *, crashes=False, holds=False, end=False):
-    program, chance = Program(seed), random.Random(seed + 1)
+def check(seed, *, crashes=False, holds=False, end=False, waits=False):
+    program, chance = Program(seed, has_waits=waits), random.Random(seed + 1)
     harness = PipelineHarness(
         program.pipeline(),
         bucket=program.bucket,
@@ -55,9 +55,12 @@ def check(seed, *, crashes=False, holds=False, end=False):
         if chance.random() < 0.5:
             crash_at = f"{chance.choice(PLACES)}:{chance.randint(1, 2)}" if crashes and chance.random() < 0.5 else None
             holds_at = chance.choice([None, "ingest.after", "task.half"]) if holds else None
+            Ask.down = frozenset(chance.sample(range(4), chance.randint(0, 4))) if waits else frozenset()
             harness.run(crash_at=crash_at, budget_ends_at=holds_at)
+            harness.clock.advance(chance.choice([0, 60_000]) if waits else 0)
             harness.change(parallelism=chance.choice([1, 2, 3]))
-    harness.run()
+    Ask.down = frozenset()
+    harness.run(finish=waits)
     harness.run(end_of_input=end)
     assert outcome(harness, program) == program.expected(end=end), f"seed {seed}"
 
@@ -92,11 +95,17 @@ def test_end_of_input_fires_every_timer(seed):
     check(seed, end=True)
 
 
+@FEW
+@given(seed=SEEDS)
+def test_waits_in_order_change_no_graph(seed):
+    check(seed, crashes=True, holds=True, waits=True)
+
+
 @pytest.mark.long
 @examples(24)
-@given(seed=SEEDS, crashes=st.booleans(), holds=st.booleans(), end=st.booleans())
-def test_many_random_graphs_equal_loops(seed, crashes, holds, end):
-    check(seed, crashes=crashes, holds=holds, end=end)
+@given(seed=SEEDS, crashes=st.booleans(), holds=st.booleans(), end=st.booleans(), waits=st.booleans())
+def test_many_random_graphs_equal_loops(seed, crashes, holds, end, waits):
+    check(seed, crashes=crashes, holds=holds, end=end, waits=waits)
 
 
 def test_sampled_programs_cover_the_hard_cases():

@@ -9,6 +9,7 @@ Operators that `--operator` accepts: those of the pipeline, and those with store
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,6 +69,14 @@ class JobAtCheckpoint:
         refuse_without_state(config, self.checkpoint)
         self.ttl = JobTtl(config, self.log, self.checkpoint, is_now=at is None and as_of is None)
         self.with_expired = with_expired
+
+    def moved_to(self, checkpoint: Checkpoint) -> JobAtCheckpoint:
+        """Return the job at another checkpoint of its log, as of when it was read. Raises the errors of the constructor."""
+        refuse_purged(self.config.job, self.log.checkpoints, checkpoint.checkpoint_id)
+        refuse_without_state(self.config, checkpoint)
+        other = copy.copy(self)
+        other.checkpoint, other.ttl = checkpoint, JobTtl(self.config, self.log, checkpoint, is_now=False)
+        return other
 
     @property
     def lineage(self) -> Lineage:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from headrace.config import JobConfig
     from headrace.log.checkpoint import Checkpoint
     from headrace.log.lineage import Lineage
+    from headrace.log.log import CheckpointLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class JobFacts:
     """
 
     config: JobConfig
+    log: CheckpointLog
     checkpoint: Checkpoint
     all: Sequence[Checkpoint]
     live: Sequence[Checkpoint]
@@ -53,6 +55,7 @@ def facts_of(config: JobConfig, at: str | None, as_of: str | None, since: int | 
     shown = wanted(known)
     return JobFacts(
         config,
+        log,
         last,
         shown,
         wanted(lineage.checkpoints),

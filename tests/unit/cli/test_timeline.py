@@ -72,7 +72,7 @@ def drawn(checkpoints):
     lineage = Lineage(checkpoints)
     config = SimpleNamespace(branch="b", job="demo")
     facts = JobFacts(
-        config, checkpoints[-1], checkpoints, lineage.checkpoints, lineage, undone_by(checkpoints, lineage)
+        config, None, checkpoints[-1], checkpoints, lineage.checkpoints, lineage, undone_by(checkpoints, lineage)
     )
     return timeline(facts)
 

@@ -22,7 +22,7 @@ _STYLE = """
 body{margin:0 auto;max-width:60rem;padding:1rem;background:var(--back);color:var(--text);font:1rem/1.5 system-ui,sans-serif}
 h1{overflow-wrap:anywhere}section{margin:2.5rem 0}p{max-width:45rem}summary{color:var(--soft);cursor:pointer}
 .rows{overflow-x:auto;margin:.5rem 0}table{border-collapse:collapse}th,td{padding:.2rem .8rem .2rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--rule)}
-td{overflow-wrap:break-word}.word{white-space:nowrap}caption{text-align:left;color:var(--soft)}.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+td{overflow-wrap:break-word}.word{white-space:nowrap}.long{min-width:12rem}caption{text-align:left;color:var(--soft)}.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 figure{margin:1.5rem 0}figcaption h3{margin:0}.ends{display:flex;justify-content:space-between;margin:0;max-width:none;color:var(--soft);font-size:.8rem}
 svg{display:block;width:100%}svg text{fill:var(--soft);font-size:12px;paint-order:stroke;stroke:var(--back);stroke-width:4px}svg svg{width:1px;height:1px;overflow:visible}.lanes{overflow:visible;margin:.5rem 0}
 .axis{stroke:var(--soft);fill:none}.rule{stroke:var(--rule)}.box{fill:var(--back);stroke:var(--soft)}svg .box+text{fill:var(--text);stroke:none}
@@ -88,8 +88,9 @@ def _cell(value: Any) -> Markup:
     if isinstance(value, int | float):
         return element("td", number(value), class_="number")
     text = "" if value is None else str(value)
-    is_word = bool(text) and " " not in text and len(text) <= _LONGEST_WORD
-    return element("td", text, class_="word") if is_word else element("td", text)
+    if len(text) > _LONGEST_WORD:
+        return element("td", text, class_="long")
+    return element("td", text, class_="word") if text and " " not in text else element("td", text)
 
 
 def number(value: float) -> str:

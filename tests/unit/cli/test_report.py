@@ -19,6 +19,7 @@ from headrace.cli.blocks import read_some
 from headrace.cli.charts import MOST_POINTS, Graph, Series, chart, graph
 from headrace.cli.page import element, number, page, table
 from headrace.log.checkpoint import Kind
+from tests.jobs.home import PROJECT
 from tests.unit.cli.written_page import Page
 from tests.unit.support.demo_job import HOUR, START, entry
 
@@ -26,7 +27,9 @@ HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</sty
 
 
 @pytest.fixture
-def written(headrace, tmp_path):
+def written(headrace, tmp_path, at_nine):
+    """Write the page of the job; the clock stands still, so that reading takes no time."""
+
     def write(*options: str) -> Page:
         file = tmp_path / "page.html"
         result = headrace("report", "demo", "--out", str(file), *options)
@@ -303,3 +306,13 @@ def test_few_checkpoints_are_read_and_the_last(size, lost, most):
     assert len(calls) == len({*calls}) <= 12 * most
     assert {0, size - 1} <= {*calls}
     assert sum(size is not None for size in sizes_read.values()) >= min(size - lost, most // 2)
+
+
+@pytest.mark.parametrize("job", ["shop", "flights"])
+def test_example_pages_name_no_machine(job):
+    text = (PROJECT / "docs" / "reports" / f"{job}.html").read_text()
+    assert len(text) < 100_000
+    assert not re.search(r"/(?:tmp|root|home|work|Users)/|127\.0\.0|localhost", text)
+    shown = Page(text)
+    assert {f"Job {job}", "Timeline", "Live entries by operator"} <= {*shown.texts}
+    assert not shown.named("script")

@@ -53,13 +53,13 @@ def timeline(about: JobFacts) -> Markup:
         why_not,
         _branch_table(branches),
         table("Checkpoints by kind", ("kind", "checkpoints"), counts),
-        _cut(events),
+        _cut(events, "change"),
         table(title, [*rows[0]], [[*row.values()] for row in rows]) if rows else None,
     )
 
 
-def _cut(rows: Sequence[Any]) -> str | None:
-    return f"The last {_MOST_ROWS} of {len(rows)} are shown." if len(rows) > _MOST_ROWS else None
+def _cut(rows: Sequence[Any], noun: str) -> str | None:
+    return f"The table has the last {_MOST_ROWS} of {counted(len(rows), noun)}." if len(rows) > _MOST_ROWS else None
 
 
 def _event(checkpoint: Checkpoint, undone: Mapping[int, Checkpoint]) -> dict[str, Any]:
@@ -150,8 +150,8 @@ def _drawn(about: JobFacts, branches: Sequence[Branch]) -> Markup:
         f"{title} (UTC)",
         along_time(title, described, [lane for lane in lanes if lane is not None], axis.ticks),
         cut,
+        _cut(runs, "run"),
         folded("Runs", table("Runs, the last one first", names, runs[:_MOST_ROWS])),
-        _cut(runs),
     )
 
 

@@ -18,6 +18,8 @@ from headrace.async_io.metrics import ServiceMetrics
 from headrace.cli.blocks import read_some
 from headrace.cli.charts import MOST_POINTS, Graph, Series, chart, graph
 from headrace.cli.page import element, number, page, table
+from headrace.config import load_job
+from headrace.log.branches import Branch, Branches, BranchStatus
 from headrace.log.checkpoint import Kind
 from tests.jobs.home import PROJECT
 from tests.unit.cli.written_page import Page
@@ -256,6 +258,18 @@ def luminance(colour: str) -> float:
     shares = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
     red, green, blue = (share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("text", ["try_it", "a" * 90, *HOSTILE])
+def test_open_branch_is_drawn_to_the_end(state, written, home, text):
+    facts = {"versions": {}, "sinks": {}, "created_at": START, "made_at": 4, "note": text}
+    Branches(load_job("demo", home)).add(Branch(name=text, status=BranchStatus.OPEN, fork_id=2, **facts))
+    shown = written()
+    (way,) = [line for line in shown.named("line") if "stroke-dasharray" in line and "way" in line["class"]]
+    assert (way["x1"], way["x2"]) == ("50.0%", "100.0%")
+    assert f"branch {text}, from checkpoint 2, open" in shown.texts
+    assert "Open branches" in shown.texts
+    assert "Open branches" not in written("--at", "1").texts
 
 
 def test_points_tell_their_values(whole):

@@ -14,7 +14,7 @@ INSTALLATIONS := tests/package tests/airflow tests/demo tests/compose
 # counting is a job of benchmarks, Nexmark takes hours, and scale takes gigabytes of memory and disk.
 BENCHMARKS := $(sort $(filter-out _% counting nexmark scale,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
-.PHONY: help setup .ready demo verify-demo airflow test test-all test-long test-faults test-starts golden lint types imports format reference peers bench bench-page clean lock \
+.PHONY: help setup .ready demo verify-demo airflow test test-all test-long test-faults test-starts golden lint types imports format reference reports peers bench bench-page clean lock \
         tier-unit tier-pure-python tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-installations tier-types lane-spark lane-others closing-line
 
 # show this list
@@ -68,6 +68,10 @@ test-starts: .ready
 # compare results of the flights, the logbook and Nexmark with tests/golden.json (some minutes; OPTIONS="--against HEAD~3 q4")
 golden: .ready
 	@$(RUN) .venv/bin/python -m tests.golden $(OPTIONS)
+
+# write docs/reports/ again: what `headrace report` writes about a shop and about ten days of flights (two minutes)
+reports: .ready
+	@$(RUN) .venv/bin/python setup/example_reports.py
 
 # ruff: everything minus the reasoned list in pyproject.toml
 lint: .ready

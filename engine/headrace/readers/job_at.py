@@ -9,6 +9,7 @@ Operators that `--operator` accepts: those of the pipeline, and those with store
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,19 +56,33 @@ class JobAtCheckpoint:
     """
 
     def __init__(
-        self, config: JobConfig, at: int | str | None = None, *, as_of: str | None = None, with_expired: bool = False
+        self,
+        config: JobConfig,
+        at: int | str | None = None,
+        *,
+        as_of: str | None = None,
+        with_expired: bool = False,
+        log: CheckpointLog | None = None,
     ) -> None:
-        """Read the list of checkpoints and resolve `at` or `as_of`."""
+        """Read the list of checkpoints, unless a caller that has read it gives it, and resolve `at` or `as_of`."""
         if at is not None and as_of is not None:
             msg = "give --at (the time of a commit) or --as-of (a time by the watermark), not both"
             raise ConfigError(msg)
         self.config = config
-        self.log = CheckpointLog(JobFolder.of(config))
+        self.log = CheckpointLog(JobFolder.of(config)) if log is None else log
         self.checkpoint = self.log.resolve(config, at) if as_of is None else self.log.resolve_as_of(config, as_of)
         refuse_purged(config.job, self.log.checkpoints, self.checkpoint.checkpoint_id)
         refuse_without_state(config, self.checkpoint)
         self.ttl = JobTtl(config, self.log, self.checkpoint, is_now=at is None and as_of is None)
         self.with_expired = with_expired
+
+    def moved_to(self, checkpoint: Checkpoint) -> JobAtCheckpoint:
+        """Return the job at another checkpoint of its log, as of when it was read. Raises the errors of the constructor."""
+        refuse_purged(self.config.job, self.log.checkpoints, checkpoint.checkpoint_id)
+        refuse_without_state(self.config, checkpoint)
+        other = copy.copy(self)
+        other.checkpoint, other.ttl = checkpoint, JobTtl(self.config, self.log, checkpoint, is_now=False)
+        return other
 
     @property
     def lineage(self) -> Lineage:

@@ -79,6 +79,7 @@ class Page:
         """Write a picture of what the browser shows into the folder `HEADRACE_PICTURES`, if that is set: for the docs."""
         folder = os.environ.get("HEADRACE_PICTURES")
         if folder is not None:
+            self._call("Emulation.setDeviceMetricsOverride", width=1280, height=1200, deviceScaleFactor=1, mobile=False)
             answer = self._sent("Page.captureScreenshot", format="png")
             Path(folder, f"{name}.png").write_bytes(base64.b64decode(answer["result"]["data"]))
 

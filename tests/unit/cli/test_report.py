@@ -4,51 +4,34 @@ from __future__ import annotations
 
 import json
 import random
-from html.parser import HTMLParser
+import re
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
 
-from headrace.cli.page import MOST_POINTS, Graph, Series, chart, element, graph, number, page, table
+from headrace.async_io.metrics import ServiceMetrics
+from headrace.cli.blocks import read_some
+from headrace.cli.charts import MOST_POINTS, Graph, Series, chart, graph
+from headrace.cli.page import element, number, page, table
+from headrace.config import load_job
+from headrace.log.branches import Branch, Branches, BranchStatus
 from headrace.log.checkpoint import Kind
-from tests.unit.support.demo_job import HOUR, START
+from tests.jobs.home import PROJECT
+from tests.unit.cli.written_page import Page
+from tests.unit.support.demo_job import HOUR, START, entry
 
 HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</style><svg onload=alert(1)>", "&lt;b&gt;")
-WITHOUT_END = {"meta"}
-
-
-class Page(HTMLParser):
-    """Elements of a document, with the texts of its cells. Every element must end where it should."""
-
-    def __init__(self, document: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.inside: list[tuple[str, list[str]]] = []
-        self.children: list[tuple[str, list[str]]] = []
-        self.feed(document)
-        self.close()
-        assert self.inside == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if self.inside:
-            self.inside[-1][1].append(tag)
-        if tag not in WITHOUT_END:
-            self.inside.append((tag, []))
-
-    def handle_endtag(self, tag):
-        assert self.inside[-1][0] == tag
-        self.children.append(self.inside.pop())
-
-    def handle_data(self, data):
-        self.texts.append(data)
-
-    def named(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.tags if name == tag]
 
 
 @pytest.fixture
-def written(headrace, tmp_path):
+def written(headrace, tmp_path, at_nine):
+    """Write the page of the job; the clock stands still, so that reading takes no time."""
+
     def write(*options: str) -> Page:
         file = tmp_path / "page.html"
         result = headrace("report", "demo", "--out", str(file), *options)
@@ -102,8 +85,8 @@ def test_options_choose_the_checkpoints_of_pages(state, headrace, tmp_path):
 def test_restored_checkpoints_are_named_undone(state, written):
     state.commit(Kind.SAVEPOINT, name="left behind")
     state.commit(Kind.RESTORE, parent_id=1, restored_from=1)
-    assert "by a restore" in written().texts
-    assert "by a restore" not in written("--at", "2").texts
+    assert "by restore 6" in written().texts
+    assert not [text for text in written("--at", "2").texts if text.startswith("by restore")]
 
 
 def test_job_that_never_ran_is_refused(home, headrace, tmp_path):
@@ -136,7 +119,10 @@ def test_ten_thousand_checkpoints_make_small_pages():
 
 def test_lines_without_values_are_drawn_empty():
     shown = Page(chart("empty", "rows", Series(["1", "2", "3"], {"none": [None] * 3, "gap": [1, None, 2]})))
-    assert len(shown.named("circle")) == 2
+    assert [path["d"] for path in shown.named("path") if path["class"].startswith("dot")] == [
+        "M166.7 50.0h0",
+        "M833.3 0.0h0",
+    ]
     assert not shown.named("polyline")
 
 
@@ -196,3 +182,151 @@ def test_page_of_all_jobs_has_the_worst_first(home, headrace, tmp_path):
     shown = Page((tmp_path / "jobs.html").read_text())
     assert "it never ran" in shown.texts
     assert headrace("report", "--at", "1").exit_code == 2
+
+
+@pytest.fixture
+def whole(state, written):
+    """A page with all of its parts: lanes of each kind, charts, services, rows that were set aside."""
+    service = {"weather": ServiceMetrics(calls=7, failures=2, retries=2)}
+    state.commit(Kind.EDIT, note="wrong leg")
+    state.commit(Kind.RESTORE, restored_from=4, note="wrong input")
+    state.commit(Kind.BATCH, metrics={"rows_in": 9, "late": 2}, seconds={"read": 1.5, "commit": 0.1}, services=service)
+    state.commit(Kind.PROMOTION, name="better", restored_from=7, parent_id=7)
+    return written()
+
+
+def test_page_has_a_language_and_ordered_headings(whole):
+    assert [html["lang"] for html in whole.named("html")] == ["en"]
+    levels = [int(tag[1]) for tag, _ in whole.tags if tag in {"h1", "h2", "h3", "h4", "h5", "h6"}]
+    assert levels.count(1) == 1
+    assert levels[0] == 1
+    assert all(then <= level + 1 for level, then in pairwise(levels))
+    assert len(whole.named("main")) == 1
+
+
+def test_each_drawing_is_described_or_hidden(whole):
+    drawings = [
+        attributes
+        for (tag, attributes), path in zip(whole.tags, whole.paths, strict=True)
+        if tag == "svg" and "svg" not in path and attributes.get("aria-hidden") != "true"
+    ]
+    assert len(drawings) >= 7
+    assert all(drawing["role"] == "img" and drawing["aria-label"] for drawing in drawings)
+
+
+def test_each_column_has_its_heading(whole):
+    headings = whole.named("th")
+    assert headings
+    assert all(heading["scope"] == "col" for heading in headings)
+    tables = [children for tag, children in whole.children if tag == "table"]
+    assert all(children[0] == "caption" for children in tables)
+
+
+def test_places_to_scroll_have_names(whole):
+    scrolled = [attributes for _, attributes in whole.tags if "tabindex" in attributes]
+    assert scrolled
+    assert all(attributes["role"] == "region" and attributes["aria-label"] for attributes in scrolled)
+
+
+def test_ids_are_unique_and_links_lead_somewhere(whole):
+    ids = [attributes["id"] for _, attributes in whole.tags if "id" in attributes]
+    assert len(ids) == len({*ids})
+    values = [value or "" for _, attributes in whole.tags for value in attributes.values()]
+    used = {name for value in values for name in re.findall(r"url\(#([^)]*)\)", value)}
+    assert used == {*ids}
+
+
+def test_texts_and_lines_stand_out_in_both_themes(whole):
+    style = next(text for text in whole.texts if ":root{" in text)
+    light, dark = (dict(re.findall(r"--(\w+):(#\w+)", theme)) for theme in re.findall(r":root\{([^}]*)\}", style))
+    assert light.keys() == dark.keys()
+    texts = re.findall(r"[{;]color:var\(--(\w+)\)", style) + re.findall(r"text\{fill:var\(--(\w+)\)", style)
+    assert {*texts} == {"text", "soft"}
+    for theme in (light, dark):
+        assert min(contrast(theme[name], theme["back"]) for name in texts) >= 4.5
+        assert min(contrast(theme[name], theme["back"]) for name in ("c0", "c1", "c2", "c3", "soft")) >= 3
+
+
+def contrast(first: str, second: str) -> float:
+    """Return the ratio of two colours as WCAG 2 defines it."""
+    high, low = sorted((luminance(first), luminance(second)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour: str) -> float:
+    digits = colour[1:] if len(colour) == 7 else "".join(digit * 2 for digit in colour[1:])
+    shares = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("text", ["try_it", "a" * 90, *HOSTILE])
+def test_open_branch_is_drawn_to_the_end(state, written, home, text):
+    facts = {"versions": {}, "sinks": {}, "created_at": START, "made_at": 4, "note": text}
+    Branches(load_job("demo", home)).add(Branch(name=text, status=BranchStatus.OPEN, fork_id=2, **facts))
+    shown = written()
+    (way,) = [line for line in shown.named("line") if "stroke-dasharray" in line and "way" in line["class"]]
+    assert (way["x1"], way["x2"]) == ("50.0%", "100.0%")
+    assert f"branch {text}, from checkpoint 2, open" in shown.texts
+    assert "Open branches" in shown.texts
+    assert "Open branches" not in written("--at", "1").texts
+
+
+def test_points_tell_their_values(whole):
+    assert "checkpoint 7: rows_in 9, rows_out none" in whole.texts
+
+
+def test_state_over_time_is_that_of_each_checkpoint(state, headrace, written):
+    state.commit(Kind.BATCH)
+    rows = [f"checkpoint {number}: latest {history}, legs {entries}" for number, entries, history in sizes(headrace)]
+    texts = written().texts
+    at = texts.index("Live entries by operator")
+    assert [text for text in texts[at:] if text.startswith("checkpoint ") and ": latest" in text][: len(rows)] == rows
+
+
+def sizes(headrace):
+    """Yield entries by checkpoint, as `state list` has them."""
+    for place in range(6):
+        states = json.loads(headrace("state", "list", "demo", "--at", str(place), "--json").stdout)["states"]
+        counts = {name: sum(s["entries"] for s in states if s["operator"] == name) for name in ("legs", "latest")}
+        yield place, counts["legs"], counts["latest"]
+
+
+def test_checkpoints_whose_state_is_gone_are_named(state, written):
+    for place in range(6):
+        state.add("keyed_state", [entry(f"X{place}", '"A"', place + 5)], whole=True)
+        state.commit(Kind.BATCH)
+    version = state.log.checkpoints[1].versions["keyed_state"]
+    for name in DeltaTable(str(state.folder / "keyed_state"), version=version).file_uris():
+        Path(name).unlink()
+    state.commit(Kind.VACUUM)
+    sentences = [text for text in written().texts if text.startswith("It cannot be read any more at")]
+    assert sentences == [
+        "It cannot be read any more at 3 of these checkpoints (1, 2, 3): vacuum 11 came after them, which removes files that the retention does not keep."
+    ]
+
+
+@given(st.integers(1, 5000), st.integers(0, 5000), st.integers(2, 20))
+def test_few_checkpoints_are_read_and_the_last(size, lost, most):
+    past = [SimpleNamespace(checkpoint_id=number) for number in range(size)]
+    lost, calls = min(lost, size - 1), []
+
+    def read(checkpoint):
+        calls.append(checkpoint.checkpoint_id)
+        return None if checkpoint.checkpoint_id < lost else {}
+
+    sizes_read = read_some(past, most, read)
+    assert sizes_read == {number: None if number < lost else {} for number in sorted(calls)}
+    assert len(calls) == len({*calls}) <= 12 * most
+    assert {0, size - 1} <= {*calls}
+    assert sum(size is not None for size in sizes_read.values()) >= min(size - lost, most // 2)
+
+
+@pytest.mark.parametrize("job", ["shop", "flights"])
+def test_example_pages_name_no_machine(job):
+    text = (PROJECT / "docs" / "reports" / f"{job}.html").read_text()
+    assert len(text) < 100_000
+    assert not re.search(r"/(?:tmp|root|home|work|Users)/|127\.0\.0|localhost", text)
+    shown = Page(text)
+    assert {f"Job {job}", "Timeline", "Live entries by operator"} <= {*shown.texts}
+    assert not shown.named("script")

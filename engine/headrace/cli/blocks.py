@@ -1,0 +1,328 @@
+"""Parts of a job's page. `BLOCKS` has them in their order; each makes a section of what checkpoints and tables say.
+
+Numbers over time are those that checkpoints record, so they are there for checkpoints whose files are gone, too; state and quarantine are
+read from the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from headrace.cli.charts import Graph, Series, chart, graph
+from headrace.cli.page import Markup, number, page, section, table
+from headrace.cli.timeline import timeline
+from headrace.names import counted
+from headrace.report import Time
+
+if TYPE_CHECKING:
+    from headrace.cli.job_facts import JobFacts
+    from headrace.log.checkpoint import Checkpoint
+    from headrace.plan.stages import Plan
+    from headrace.readers.job_at import JobAtCheckpoint
+
+_MOST_READ: Final = 12
+"""Checkpoints whose state is read, to show how it grew."""
+_SECONDS_OF_READING: Final = 2.0
+_OF_SERVICES: Final = ("calls", "failures", "retries", "parked")
+_COUNTS: Final = {
+    "Rows": ("rows_in", "rows_out"),
+    "Late rows and rows set aside": ("late", "dropped_late", "quarantined"),
+    "Calls of services": _OF_SERVICES,
+}
+
+
+def html(about: JobFacts) -> str:
+    """Return the page."""
+    branch = "" if about.config.branch is None else f", branch {about.config.branch}"
+    return page(f"Job {about.config.job}{branch}", *(block(about) for block in BLOCKS))
+
+
+def _summary(about: JobFacts) -> Markup:
+    last = about.checkpoint
+    rows = [
+        ("checkpoint", str(last.checkpoint_id)),
+        ("kind", last.kind.value),
+        ("committed (UTC)", Time(last.committed_at)),
+        ("watermark (UTC)", Time(last.watermark)),
+        ("run", last.run_id),
+        ("checkpoints shown", len(about.all)),
+        ("elements that wait for services", last.work.pending),
+    ]
+    return section("Where the job is", table("The checkpoint that this page is about", ("fact", "value"), rows))
+
+
+def _micro_batches(about: JobFacts) -> Markup:
+    batches = about.batches
+    if not batches:
+        return section("Micro-batches", "There are none among these checkpoints.")
+    labels = [str(checkpoint.checkpoint_id) for checkpoint in batches]
+    phases = dict.fromkeys(phase for checkpoint in batches for phase in checkpoint.seconds)
+    seconds = {phase: [checkpoint.seconds.get(phase) for checkpoint in batches] for phase in phases}
+    lag = [_lag(checkpoint) for checkpoint in batches]
+    return section(
+        "Micro-batches",
+        *(_counted(title, names, labels, batches) for title, names in _COUNTS.items()),
+        chart("Seconds by phase", "seconds", Series(labels, seconds)) if seconds else None,
+        chart("Watermark behind the commit", "hours", Series(labels, {"lag": lag})),
+    )
+
+
+def _counted(title: str, names: Sequence[str], labels: Sequence[str], batches: Sequence[Checkpoint]) -> Markup | str:
+    """Return a chart of metrics, or a sentence where none was counted."""
+    from headrace.metrics import METRICS
+
+    lines = {name: [_count(checkpoint, name) for checkpoint in batches] for name in names}
+    if not any(value for line in lines.values() for value in line):
+        return f"{title}: none."
+    return chart(title, METRICS[names[0]].unit, Series(labels, lines))
+
+
+def _count(checkpoint: Checkpoint, name: str) -> float | None:
+    """Return a metric of a checkpoint; metrics of services are added up over them."""
+    if name in checkpoint.metrics or name not in _OF_SERVICES:
+        return checkpoint.metrics.get(name)
+    counts = [getattr(measured, name, None) for measured in checkpoint.services.values()]
+    return sum(count for count in counts if count is not None) if any(count is not None for count in counts) else None
+
+
+def _lag(checkpoint: Checkpoint) -> float | None:
+    return None if checkpoint.watermark is None else (checkpoint.committed_at - checkpoint.watermark) / 3_600_000
+
+
+def _graph(about: JobFacts) -> Markup | None:
+    """Return the operators: what feeds them, and where they lead. None where the job's code cannot be read here."""
+    from headrace.errors import HeadraceError
+    from headrace.plan.loader import plan_of
+
+    try:
+        plan = plan_of(about.config.code)
+    except HeadraceError as error:
+        return section("Operators", f"The job's code cannot be read here: {error}")
+    edges = [*_edges(plan)]
+    rows = [
+        (
+            stage.name,
+            type(stage.operator).__name__,
+            ", ".join(dict.fromkeys(first for first, then in edges if then == stage.name)),
+            ", ".join(dict.fromkeys(then for first, then in edges if first == stage.name)),
+        )
+        for stage in plan.keyed
+    ]
+    names = ("operator", "kind", "fed by", "leads to")
+    drawing = graph("From sources to sinks", Graph(_columns(plan, edges), edges))
+    return section("Operators", drawing, table("Operators with a key", names, rows))
+
+
+def _edges(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of sources, keyed operators and sinks between which rows flow. A sink has a word before its name, which another may have."""
+    from headrace.plan.stages import ToSink, ToStage, walk
+
+    flows = [(stage.name, stage.flow) for stage in plan.source_stages]
+    flows += [(stage.name, flow) for stage in plan.keyed for flow in stage.flows.values()]
+    for name, flow in flows:
+        for use in walk(flow):
+            if isinstance(use.to, ToStage):
+                yield name, use.to.stage
+            elif isinstance(use.to, ToSink):
+                yield name, f"sink {use.to.sink}"
+
+
+def _columns(plan: Plan, edges: Sequence[tuple[str, str]]) -> list[list[str]]:
+    """Return the names by their distance from the sources; sinks stand at the end."""
+    depths = {source.name: 0 for source in plan.sources}
+    for stage in plan.keyed:  # by rank: what feeds it stands before it
+        depths[stage.name] = 1 + max((depths.get(first, 0) for first, then in edges if then == stage.name), default=0)
+    columns = [
+        [name for name, own in depths.items() if own == depth] for depth in range(max(depths.values(), default=0) + 1)
+    ]
+    return [*columns, [*dict.fromkeys(then for _, then in edges if then.startswith("sink "))]]
+
+
+def _services(about: JobFacts) -> Markup | None:
+    """Return what the last micro-batch measured of each service; None without one."""
+    last = next((checkpoint for checkpoint in reversed(about.batches) if checkpoint.services), None)
+    if last is None:
+        return None
+    rows = [
+        (
+            name,
+            own.calls,
+            own.failures,
+            own.retries,
+            own.timeouts,
+            own.parked,
+            own.p50_ms,
+            own.p99_ms,
+            own.breaker or None,
+        )
+        for name, own in last.services.items()
+    ]
+    names = ("operator", "calls", "failures", "retries", "timeouts", "parked", "median ms", "p99 ms", "breaker")
+    return section("Services", table(f"What checkpoint {last.checkpoint_id} measured", names, rows))
+
+
+def _state(about: JobFacts) -> Markup:
+    """Return what is stored at the checkpoint, how much it was at earlier ones, and the longest histories."""
+    from headrace import clock
+    from headrace.readers.state import largest_histories, list_states
+
+    def stored(job: JobAtCheckpoint) -> list[Markup | str]:
+        began = clock.monotonic()
+        states = list_states(job).dicts()
+        seconds = clock.monotonic() - began
+        shown = ("operator", "state", "kind", "entries", "keys", "bytes", "last_change", "type")
+        rows = [[row[name] if name != "last_change" else str(row[name]) for name in shown] for row in states]
+        headings = [name.replace("_", " ") for name in shown]
+        longest = [
+            (row["operator"], row["key"], row["rows"], row["bytes"]) for row in largest_histories(job, limit=10).dicts()
+        ]
+        parts = [table("Live entries by operator and state", headings, rows), *_state_over_time(about, job, seconds)]
+        return [*parts, table("Longest histories", ("operator", "key", "rows", "bytes"), longest)] if longest else parts
+
+    return section("State", *_at_checkpoint(about, stored))
+
+
+_Sizes = dict[str, tuple[int, int]]
+"""Live entries and the bytes of their values, by operator."""
+
+
+_OF_SIZES: Final = "Bytes are those of the values as JSON. Entries that were deleted or had expired by then, and what files add, do not count."
+
+
+def _state_over_time(about: JobFacts, job: JobAtCheckpoint, seconds: float) -> list[Markup | str]:
+    """Return charts of the state at some checkpoints: as many as can be read in a few seconds, if each takes so many."""
+    from headrace import clock
+
+    past = [checkpoint for checkpoint in about.live if checkpoint.has_state]
+    if len(past) < 2:  # noqa: PLR2004 - a point makes no line
+        return []
+    if seconds < _SECONDS_OF_READING:  # the first time, it also loads DuckDB
+        began = clock.monotonic()
+        _sizes(job, past[-1])
+        seconds = clock.monotonic() - began
+    most = min(_MOST_READ, int(_SECONDS_OF_READING / max(seconds, 0.001)))
+    if most < 3:  # noqa: PLR2004 - two points do not tell much
+        return [f"How it grew is not shown: reading the state of one checkpoint takes {number(seconds)} s."]
+    sizes = read_some(past, most, lambda checkpoint: _sizes(job, checkpoint))
+    operators = sorted({operator for size in sizes.values() if size is not None for operator in size})
+    labels = [str(checkpoint_id) for checkpoint_id in sizes]
+
+    def lines(place: int) -> Series:
+        values = {
+            operator: [None if size is None else size.get(operator, (0, 0))[place] for size in sizes.values()]
+            for operator in operators
+        }
+        return Series(labels, values)
+
+    return [
+        f"How it grew, read from the tables in the same way, at {len(sizes)} of {counted(len(past), 'checkpoint')}.",
+        _OF_SIZES,
+        *_unread(about, [checkpoint_id for checkpoint_id, size in sizes.items() if size is None]),
+        chart("Live entries by operator", "entries", lines(0)),
+        chart("Bytes of live values by operator", "bytes", lines(1)),
+    ]
+
+
+def read_some(
+    past: Sequence[Checkpoint], most: int, read: Callable[[Checkpoint], _Sizes | None]
+) -> dict[int, _Sizes | None]:
+    """Return what some of the checkpoints have, by id: the first, the last, and others at even distances.
+
+    Where most of those cannot be read (None), it reads others that lie behind the last such one.
+    """
+    sizes: dict[int, _Sizes | None] = {}
+    while True:
+        count = min(most, len(past))
+        places = [at * (len(past) - 1) // max(1, count - 1) for at in range(count)]
+        for at in places:
+            if past[at].checkpoint_id not in sizes:
+                sizes[past[at].checkpoint_id] = read(past[at])
+        unread = [at for at in places if sizes[past[at].checkpoint_id] is None]
+        if 2 * len(unread) <= count or not unread[-1]:
+            return dict(sorted(sizes.items()))
+        past = past[unread[-1] :]
+
+
+def _sizes(job: JobAtCheckpoint, checkpoint: Checkpoint) -> _Sizes | None:
+    """Return the state at a checkpoint; None if it cannot be read any more."""
+    from headrace.errors import HeadraceError
+    from headrace.readers.state import list_states
+
+    sizes: _Sizes = {}
+    try:
+        for row in list_states(job.moved_to(checkpoint)).dicts():
+            entries, size = sizes.get(row["operator"], (0, 0))
+            sizes[row["operator"]] = (entries + row["entries"], size + row["bytes"])
+    except HeadraceError:
+        return None
+    return sizes
+
+
+def _unread(about: JobFacts, ids: Sequence[int]) -> Iterator[str]:
+    """Yield a sentence on checkpoints whose state could not be read."""
+    if not ids:
+        return
+    vacuums = [c.checkpoint_id for c in about.all if c.kind.value == "vacuum" and c.checkpoint_id > ids[-1]]
+    why = (
+        f"vacuum {vacuums[-1]} came after them, which removes files that the retention does not keep"
+        if vacuums
+        else f"no vacuum came after them, so 'headrace verify {about.config.job} --full' may say why"
+    )
+    yield f"It cannot be read any more at {counted(len(ids), 'of these checkpoints', 'of these checkpoints')} ({', '.join(map(str, ids))}): {why}."
+
+
+_SAMPLES: Final = 3
+_MOST_REASONS: Final = 20
+
+
+def _quarantine(about: JobFacts) -> Markup:
+    """Return what was set aside, by source or operator and reason, with samples."""
+    from headrace.readers.sql import ask_sql
+
+    query = (
+        f"SELECT operator, error, count(*) AS rows, list(position ORDER BY position)[1:{_SAMPLES}] AS places, "  # noqa: S608 - our own numbers
+        f"list(raw ORDER BY position)[1:{_SAMPLES}] AS raws FROM quarantine GROUP BY ALL ORDER BY rows DESC, operator, error LIMIT {_MOST_REASONS}"
+    )
+
+    def aside(job: JobAtCheckpoint) -> list[Markup | str]:
+        reasons = ask_sql(job, query).dicts()
+        rows = [
+            (
+                row["operator"],
+                row["rows"],
+                row["error"],
+                ", ".join(row["places"]),
+                " | ".join(raw for raw in row["raws"] if raw),
+            )
+            for row in reasons
+        ]
+        names = ("operator or source", "rows", "reason", "places", "samples")
+        return [table("Rows set aside, by reason", names, rows)] if rows else ["Nothing is set aside."]
+
+    return section("Quarantine", *_at_checkpoint(about, aside))
+
+
+def _at_checkpoint(
+    about: JobFacts, read: Callable[[JobAtCheckpoint], Sequence[Markup | str]]
+) -> Sequence[Markup | str]:
+    """Return what is read of the tables at the checkpoint, or a sentence where their files are gone."""
+    from headrace.errors import HeadraceError
+    from headrace.readers.job_at import JobAtCheckpoint
+
+    try:
+        return read(JobAtCheckpoint(about.config, about.checkpoint.checkpoint_id, log=about.log))
+    except HeadraceError as error:
+        return [f"It cannot be read any more: {error}"]
+
+
+BLOCKS: Final[tuple[Callable[[JobFacts], Markup | None], ...]] = (
+    _summary,
+    _graph,
+    timeline,
+    _micro_batches,
+    _services,
+    _state,
+    _quarantine,
+)
+"""Parts of the page, in their order. One that has nothing to tell returns None."""

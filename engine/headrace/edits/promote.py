@@ -370,8 +370,8 @@ class Promotion:
         if missing := behind(lineage, own.lineage.checkpoints):
             msg = (
                 f"branch '{name}' is behind: job '{job}' has taken in more input ({listed(missing)}). Nothing was changed. Let the branch take "
-                f"it in ({catch_up_call(self.job.config, self.branch)}), then promote it. If the last of it is gone, put an empty file, or a partition without "
-                f"rows, in its place: nothing tells it from input that is still to come.{_about_topics(self.job.config)}"
+                f"it in ({catch_up_call(self.job.config, self.branch)}), then promote it. If its last file is gone, put an empty one in "
+                f"its place: nothing tells a file that is gone for good from one that is still to come.{_about_topics(self.job.config)}"
             )
             raise ConfigError(msg)
         self._refuse_other_settings(own, allow_other_code=allow_other_code)

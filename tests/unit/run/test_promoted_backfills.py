@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from headrace import History, Lifetime, Pipeline, Struct, Timestamp
 from headrace.commit.verify import verify
+from headrace.errors import ConfigError
 from headrace.run.backfill import BackfillOutcome
 from headrace.storage.storage import Storage
 from tests.unit.support.backfilled_job import BackfilledJob, days
@@ -76,6 +77,19 @@ def test_promoted_backfill_can_be_backfilled():
         assert job.backfill(days(number)).outcome is BackfillOutcome.PROMOTED
         assert job.content() == job.straight()
     assert_whole(job)
+
+
+def test_empty_file_stands_for_lost_last_file():
+    job = BackfilledJob(promote="automatic")
+    for number in range(3):
+        job.write(number, ("ann", 1 + number))
+    job.run()
+    job.path(2).unlink()
+    with pytest.raises(ConfigError, match="If its last file is gone, put an empty one in its place"):
+        job.backfill(days(2), "again")
+    job.write(2)
+    assert job.backfill(days(2), "again", renews=True).outcome is BackfillOutcome.PROMOTED
+    assert job.content() == job.straight()
 
 
 class Version(Struct, frozen=True):

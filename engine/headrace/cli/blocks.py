@@ -6,8 +6,8 @@ read from the tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cli.charts import Graph, Series, chart, graph
 from headrace.cli.page import Markup, number, page, section, table
@@ -100,18 +100,55 @@ def _graph(about: JobFacts) -> Markup | None:
     except HeadraceError as error:
         return section("Operators", f"The job's code cannot be read here: {error}")
     edges = [*_edges(plan)]
+    columns, facts = _columns(plan, edges), _facts_of_boxes(about, plan)
     rows = [
         (
-            stage.name,
-            type(stage.operator).__name__,
-            ", ".join(dict.fromkeys(first for first, then in edges if then == stage.name)),
-            ", ".join(dict.fromkeys(then for first, then in edges if first == stage.name)),
+            name,
+            ", ".join(dict.fromkeys(first for first, then in edges if then == name)),
+            ", ".join(dict.fromkeys(then for first, then in edges if first == name)),
+            facts.get(name, ""),
         )
-        for stage in plan.keyed
+        for names in columns
+        for name in names
     ]
-    names = ("operator", "kind", "fed by", "leads to")
-    drawing = graph("From sources to sinks", Graph(_columns(plan, edges), edges))
-    return section("Operators", drawing, table("Operators with a key", names, rows))
+    drawing = graph("From sources to sinks", Graph(columns, edges, facts))
+    words = "Rows and seconds are those of the last micro-batch, entries and bytes of values those at the checkpoint."
+    names = ("source, operator or sink", "fed by", "leads to", "rows, seconds, state")
+    return section("Operators", words, drawing, table("Sources, operators and sinks", names, rows))
+
+
+def _facts_of_boxes(about: JobFacts, plan: Plan) -> dict[str, str]:
+    """Return what is known of sources, operators and sinks, by the names of their boxes."""
+    sizes = _known_sizes(about)
+    facts = {
+        name: f"{counted(entries, 'entry', 'entries')}, {number(size)} B" for name, (entries, size) in sizes.items()
+    }
+    if not about.batches:
+        return facts
+    last = about.batches[-1]
+    for stage in plan.keyed:
+        if stage.name in last.seconds:
+            facts[stage.name] = f"{facts.get(stage.name, 'no state')}, {number(last.seconds[stage.name])} s"
+    if len(plan.sources) == 1:  # of several, the checkpoint has the sum
+        facts[plan.sources[0].name] = _rate(last.metrics.get("rows_in", 0), last)
+    for name in plan.sinks:
+        facts[f"sink {name}"] = _rate(sum(file.rows for file in last.outputs.get(name, ())), last)
+    return facts
+
+
+def _rate(rows: int, batch: Checkpoint) -> str:
+    seconds = sum(batch.seconds.values())
+    return f"{counted(rows, 'row')}, {number(round(rows / seconds))}/s" if rows and seconds else counted(rows, "row")
+
+
+def _known_sizes(about: JobFacts) -> _Sizes:
+    """Return the state at the checkpoint; none where its files are gone, which the part on state says."""
+    from headrace.errors import HeadraceError
+
+    try:
+        return _by_operator(about.states)
+    except HeadraceError:
+        return {}
 
 
 def _edges(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -165,11 +202,11 @@ def _services(about: JobFacts) -> Markup | None:
 def _state(about: JobFacts) -> Markup:
     """Return what is stored at the checkpoint, how much it was at earlier ones, and the longest histories."""
     from headrace import clock
-    from headrace.readers.state import largest_histories, list_states
+    from headrace.readers.state import largest_histories
 
     def stored(job: JobAtCheckpoint) -> list[Markup | str]:
         began = clock.monotonic()
-        states = list_states(job).dicts()
+        states = about.states
         seconds = clock.monotonic() - began
         shown = ("operator", "state", "kind", "entries", "keys", "bytes", "last_change", "type")
         rows = [[row[name] if name != "last_change" else str(row[name]) for name in shown] for row in states]
@@ -249,13 +286,17 @@ def _sizes(job: JobAtCheckpoint, checkpoint: Checkpoint) -> _Sizes | None:
     from headrace.errors import HeadraceError
     from headrace.readers.state import list_states
 
-    sizes: _Sizes = {}
     try:
-        for row in list_states(job.moved_to(checkpoint)).dicts():
-            entries, size = sizes.get(row["operator"], (0, 0))
-            sizes[row["operator"]] = (entries + row["entries"], size + row["bytes"])
+        return _by_operator(list_states(job.moved_to(checkpoint)).dicts())
     except HeadraceError:
         return None
+
+
+def _by_operator(states: Sequence[Mapping[str, Any]]) -> _Sizes:
+    sizes: _Sizes = {}
+    for row in states:
+        entries, size = sizes.get(row["operator"], (0, 0))
+        sizes[row["operator"]] = (entries + row["entries"], size + row["bytes"])
     return sizes
 
 
@@ -308,10 +349,9 @@ def _at_checkpoint(
 ) -> Sequence[Markup | str]:
     """Return what is read of the tables at the checkpoint, or a sentence where their files are gone."""
     from headrace.errors import HeadraceError
-    from headrace.readers.job_at import JobAtCheckpoint
 
     try:
-        return read(JobAtCheckpoint(about.config, about.checkpoint.checkpoint_id, log=about.log))
+        return read(about.job)
     except HeadraceError as error:
         return [f"It cannot be read any more: {error}"]
 

@@ -157,14 +157,15 @@ def _line(places: Sequence[tuple[float, float] | None], at: int) -> list[Markup]
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Named nodes in columns, from left to right, and the pairs of names that lines lead from and to."""
+    """Named nodes in columns, from left to right, the pairs of names that lines lead from and to, and a line about each node."""
 
     columns: Sequence[Sequence[str]]
     edges: Sequence[tuple[str, str]]
+    facts: Mapping[str, str]
 
 
-_BOX, _BETWEEN, _ROW = 180, 60, 44
-_LONGEST_NAME: Final = 26
+_BOX, _BETWEEN, _ROW = 210, 50, 60
+_LONGEST_TEXT: Final = 32
 
 
 def graph(title: str, shown: Graph) -> Markup:
@@ -177,7 +178,7 @@ def graph(title: str, shown: Graph) -> Markup:
     height = max((len(names) for names in shown.columns), default=0) * _ROW + 14
     width = len(shown.columns) * (_BOX + _BETWEEN) - _BETWEEN + 2
     lines = [_edge(places[first], places[then]) for first, then in shown.edges]
-    boxes = [part for name, place in places.items() for part in _box(name, *place)]
+    boxes = [part for name, place in places.items() for part in _box(name, shown.facts.get(name, ""), *place)]
     described = f"{counted(len(places), 'box', 'boxes')} and {counted(len(lines), 'line')}. The table below says which leads to which."
     size = {"viewBox": f"0 0 {width} {height}", "style": f"width:{width}px;height:{height}px"}
     image = _image(title, described, *lines, *boxes, **size)
@@ -185,12 +186,18 @@ def graph(title: str, shown: Graph) -> Markup:
     return element("div", element("h3", title), scrolled)
 
 
-def _box(name: str, x: float, y: float) -> Iterator[Markup]:
-    is_long = len(name) > _LONGEST_NAME
-    whole = element("title", name) if is_long else None
+def _box(name: str, fact: str, x: float, y: float) -> Iterator[Markup]:
     yield element("rect", x=x, y=y, width=_BOX, height=_ROW - 14, rx=4, class_="box")
-    text = f"{name[: _LONGEST_NAME - 1]}…" if is_long else name
-    yield element("text", whole, text, x=x + _BOX / 2, y=y + 20, text_anchor="middle")
+    middle = {"x": x + _BOX / 2, "text_anchor": "middle"}
+    yield _cut(name, y=y + 18, class_="name", **middle)
+    yield _cut(fact, y=y + 36, **middle)
+
+
+def _cut(text: str, **look: Any) -> Markup:
+    """Return a text that fits into a box; the whole one where a pointer stays."""
+    if len(text) <= _LONGEST_TEXT:
+        return element("text", text, **look)
+    return element("text", element("title", text), f"{text[: _LONGEST_TEXT - 1]}…", **look)
 
 
 def _edge(start: tuple[float, float], end: tuple[float, float]) -> Markup:

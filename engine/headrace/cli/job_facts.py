@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
     from headrace.log.checkpoint import Checkpoint
     from headrace.log.lineage import Lineage
     from headrace.log.log import CheckpointLog
+    from headrace.readers.job_at import JobAtCheckpoint
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JobFacts:
     """Checkpoints of a job up to one.
 
@@ -27,6 +29,20 @@ class JobFacts:
     live: Sequence[Checkpoint]
     lineage: Lineage
     undone: Mapping[int, Checkpoint]
+
+    @cached_property
+    def job(self) -> JobAtCheckpoint:
+        """Return the job at the checkpoint. Raises the errors of `JobAtCheckpoint`."""
+        from headrace.readers.job_at import JobAtCheckpoint
+
+        return JobAtCheckpoint(self.config, self.checkpoint.checkpoint_id, log=self.log)
+
+    @cached_property
+    def states(self) -> list[dict[str, Any]]:
+        """Return the live entries by operator and state. Raises `StorageError` when their files are gone."""
+        from headrace.readers.state import list_states
+
+        return list_states(self.job).dicts()
 
     @property
     def batches(self) -> list[Checkpoint]:

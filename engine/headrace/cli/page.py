@@ -25,7 +25,7 @@ h1{overflow-wrap:anywhere}section{margin:2.5rem 0}p{max-width:45rem}summary{colo
 td{overflow-wrap:break-word}.word{white-space:nowrap}.long{min-width:12rem}caption{text-align:left;color:var(--soft)}.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 figure{margin:1.5rem 0}figcaption h3{margin:0}.ends{display:flex;justify-content:space-between;margin:0;max-width:none;color:var(--soft);font-size:.8rem}
 svg{display:block;width:100%}svg text{fill:var(--soft);font-size:12px;paint-order:stroke;stroke:var(--back);stroke-width:4px}svg svg{width:1px;height:1px;overflow:visible}.lanes{overflow:visible;margin:.5rem 0}
-.axis{stroke:var(--soft);fill:none}.rule{stroke:var(--rule)}.box{fill:var(--back);stroke:var(--soft)}svg .box+text{fill:var(--text);stroke:none}
+.axis{stroke:var(--soft);fill:none}.rule{stroke:var(--rule)}.box{fill:var(--back);stroke:var(--soft)}svg .name{fill:var(--text)}svg .name,svg .name+text{stroke:none}
 .plot{height:9rem}.plot *{vector-effect:non-scaling-stroke}polyline,.dot{fill:none;stroke-width:2}.dot{stroke-width:5;stroke-linecap:round}
 .s0{stroke:var(--c0)}.s1{stroke:var(--c1)}.s2{stroke:var(--c2)}.s3{stroke:var(--c3)}.f0{fill:var(--c0)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}
 .undone{fill:var(--rule);stroke:var(--soft)}.hatch{stroke:var(--soft);stroke-width:1;opacity:.6}.way{stroke-width:2}.hit{fill:var(--text);opacity:0}.hit:hover{opacity:.12}

@@ -168,10 +168,12 @@ def test_tables_that_are_gone_are_said(state, written):
 
 
 def test_drawing_has_each_name_once():
-    shown = Page(graph("flow", Graph([["a"], ["b", "<b>"], ["sink c"]], [("a", "b"), ("a", "sink c")])))
+    shown = Page(
+        graph("flow", Graph([["a"], ["b", "<b>"], ["sink c"]], [("a", "b"), ("a", "sink c")], {"b": "7 rows"}))
+    )
     assert len(shown.named("rect")) == 4
     assert len(shown.named("path")) == 2
-    assert [shown.texts.count(name) for name in ("a", "b", "<b>", "sink c")] == [1, 1, 1, 1]
+    assert [shown.texts.count(name) for name in ("a", "b", "<b>", "sink c", "7 rows")] == [1] * 5
 
 
 def test_page_of_all_jobs_has_the_worst_first(home, headrace, tmp_path):

@@ -208,7 +208,8 @@ Exit codes: 0 done; 1 a check failed; 2 fix the configuration or the command; 3 
 job; 4 a service is down; 5 user code raised; 6 stored state does not fit the code; 7 an input cannot
 be read; 8 storage refused; 9 an interval would leave a gap or go back; 10 the job and a sink disagree
 on what was published; 12 rows conflict over a primary key; 13 Spark
-died or did not start: run again; 70 a bug in Headrace; 130 interrupted.
+died or did not start: run again; 14 only Spark can do it; 15 a backfill is beyond a limit of the job's
+file; 70 a bug in Headrace; 130 interrupted.
 """
 
 

@@ -54,7 +54,7 @@ def sql(
     """Query the state tables, in DuckDB's SQL. The query sees only these views.
 
     Live entries: keyed_state, timers, buffered_requests, async_requests, materializer_history,
-    quarantine, and responses where a service keeps them. All changes: the same names with _changelog.
+    quarantine, and responses where a service keeps them. Changes since the last compaction: the same names with _changelog.
     Also checkpoints, and the sinks by name, as they were at the checkpoint. Columns need no quotes,
     even if SQL reserves the word (at, end).
 
@@ -71,7 +71,7 @@ def sql(
     return Report(
         *facts(checkpoint=job.checkpoint.checkpoint_id, columns=rows.columns),
         Facts(lambda: {"rows": typed_rows(rows)}),
-        rows_table(rows) if rows.rows else "no rows",
+        rows_table(rows, keep_empty=True) if rows.rows else "no rows",
     )
 
 
@@ -137,7 +137,7 @@ def waiting(
     show_all: All = False,
     branch: Branch = None,
 ) -> Report:
-    """Show all that waits, by operator: calls to services, records that are held, timers. Each can be listed.
+    """Show all that waits, by operator: calls to services, answers that wait for those before them, records that are held, timers. Each can be listed.
 
     Between runs nothing is called and no timer fires: the next run does what is due.
 

@@ -204,14 +204,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> TextTable:
     return TextTable(columns, rendered_rows, numeric=numeric)
 
 
-def rows_table(rows: Rows, *, drop: Sequence[str] = ()) -> Drawing:
-    """Return the rows of a query as a table for people, without columns in `drop` and empty columns."""
-    return Drawing(lambda width: _table_lines(_shown_rows(rows, drop), width))
+def rows_table(rows: Rows, *, drop: Sequence[str] = (), keep_empty: bool = False) -> Drawing:
+    """Return the rows of a query as a table for people, without columns in `drop` and, unless `keep_empty`, empty ones."""
+    return Drawing(lambda width: _table_lines(_shown_rows(rows, drop, keep_empty=keep_empty), width))
 
 
-def _shown_rows(rows: Rows, drop: Sequence[str]) -> Table:
+def _shown_rows(rows: Rows, drop: Sequence[str], *, keep_empty: bool) -> Table:
     keep = [
-        at for at, name in enumerate(rows.columns) if name not in drop and any(row[at] is not None for row in rows.rows)
+        at
+        for at, name in enumerate(rows.columns)
+        if name not in drop and (keep_empty or any(row[at] is not None for row in rows.rows))
     ]
     names = [rows.columns[at] for at in keep]
     return Table.shown(names, [[_typed(rows.columns[at], row[at]) for at in keep] for row in rows.rows])

@@ -47,7 +47,7 @@ def retract(
     comes later matches nothing. --operator and --sink may be left out where there is one materializer, and --row where there is one
     row. It is one checkpoint; 'headrace restore' undoes it.
 
-    Example:  headrace history retract flights UA1545-2013-01-01 --row 2
+    Example:  headrace history retract flights 2013-01-01-UA1545-EWR --row 2
 
     Exit codes: 0; 2 for an unknown job, operator or sink, a key without a history, a row that is none of it or one of several, or no
     reason; 3 while a run holds the job; 6 the code cannot read what is stored; 8 storage; 10 job and sink disagree.

@@ -6,6 +6,7 @@ of rows behind a row of an upserted table (`history`).
 
 from __future__ import annotations
 
+import shlex
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -240,12 +241,21 @@ def history(
     """
     from headrace.readers.history import key_history
     from headrace.readers.known_keys import how_keys_are_written
+    from headrace.readers.state import rows_of_key
 
     name, key = job_and_text(first, second)
     job = open_job(name, at, as_of, branch=branch)
     changes = key_history(job, key, operator, state)
-    unknown = () if changes.rows else (Note(f"nothing is stored of this key. {how_keys_are_written(job)}", "warning"),)
-    return of_rows(job, changes, "changes", *unknown)
+    if changes.rows:
+        return of_rows(job, changes, "changes")
+    rows = rows_of_key(job, key, operator)
+    way = (
+        f"it has no keyed state, but a row in the history of {', '.join(dict.fromkeys(row['operator'] for row in rows.dicts()))}: "
+        f"'headrace why {shlex.join([name, key])}' tells its changes"
+        if rows.rows
+        else f"nothing is stored of this key. {how_keys_are_written(job)}"
+    )
+    return of_rows(job, changes, "changes", Note(way, "warning"))
 
 
 def expired(
@@ -392,7 +402,7 @@ def row_history(
     it takes its place. A text key needs no quotes; several key fields are a JSON list. Of a long history it shows the
     last rows (-n). --largest, without KEY, lists the keys with most rows.
 
-    Example:  headrace history flights UA1545-2013-01-01
+    Example:  headrace history flights 2013-01-01-UA1545-EWR
 
     Example:  headrace history flights --largest -n 5
 

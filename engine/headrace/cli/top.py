@@ -95,7 +95,7 @@ class Look:
 
 
 def look(config: JobConfig, before: Look | None) -> Look:
-    """Look at a job. The rate is that since the look `before`, at the same operator of the same micro-batch; else the micro-batch's before."""
+    """Look at a job. The rate is that since the look `before`, at the same operator of the same micro-batch; else the micro-batch's before, while a run holds the job."""
     from headrace import clock
 
     at = clock.monotonic()
@@ -120,7 +120,7 @@ def _looked(config: JobConfig, before: Look | None, at: float) -> Look:
         "checkpoint": None if last is None else last.checkpoint_id,
         "held_by": held.run_id if held is not None and runs else None,
         **_work_row(progress, None if last is None else last.work.pending),
-        "rate": _rate(progress, work, before, at) if progress is not None else _last_rate(log),
+        "rate": _rate(progress, work, before, at) if progress is not None else _last_rate(log) if runs else None,
         "breaker": next((own.breaker for own in last.services.values() if own.breaker not in {"", "closed"}), None)
         if last is not None
         else None,

@@ -38,9 +38,9 @@ def why(
 
     Rows are looked up in the files that each micro-batch took in, while these are there. What nobody can tell is said.
 
-    Example:  headrace why flights N14228 --field legs
+    Example:  headrace why flights N14228 --field last_seq
 
-    Exit codes: 0, also for a key without changes; 2 for an unknown job, checkpoint, operator or sink; 8 when files are gone.
+    Exit codes: 0, also for a key without changes; 2 for an unknown job, checkpoint, operator, field or sink; 8 when files are gone.
     """
     from headrace.errors import ConfigError
     from headrace.readers.known_keys import how_keys_are_written
@@ -94,7 +94,7 @@ def _lines(answer: Why, width: int) -> Iterator[str]:
 def _heading(cause: Cause) -> str:
     checkpoint = cause.checkpoint
     if checkpoint is None:
-        return "since the last checkpoint"
+        return "not by a checkpoint: what has expired meanwhile"
     note = f"{'' if checkpoint.note is None else f': {checkpoint.note}'}"
     return f"checkpoint {checkpoint.checkpoint_id}, {checkpoint.kind.value}, {Time(checkpoint.committed_at)}, run {checkpoint.run_id}{note}"
 

@@ -71,7 +71,10 @@ class EntryHistory:
 
     def _entry(self, rows: Sequence[ChangeRow]) -> Iterator[ChangeRow]:
         before: ChangeRow | None = None
+        has_gone = False
         for row, following in zip(rows, [*rows[1:], None], strict=True):
+            if row["deleted"] and has_gone:
+                continue  # a compaction has dropped it before
             yield {
                 "what": f"{self._what(before, row)}{self._by(row)}",
                 "at": self._committed(row["checkpoint_id"]),
@@ -81,6 +84,9 @@ class EntryHistory:
             if before is not None and (dropped := self._dropped(before, following)) is not None:
                 yield self._ended(before, "expired, and dropped by this compaction", dropped)
                 before = None
+                has_gone = True
+            else:
+                has_gone = False
         if before is not None and self._is_dead(before, None):
             yield {**self._ended(before, "expired, and still stored", None), "at": self._death(before)}
 
@@ -152,7 +158,7 @@ def key_history(job: JobAtCheckpoint, key: str, operator: str | None = None, sta
     def conditions_at(checkpoint: Checkpoint) -> Conditions:
         return [*key_conditions(key, checkpoint.max_parallelism), *entries_of(operator, states=state)]
 
-    changes = _changes(job, conditions_at)
+    changes = changes_of(job, KEYED_STATE, conditions_at, "checkpoint_id, operator, state, namespace, user_key")
     compactions = _compacted(job, conditions_at)
     return EntryHistory(job.log.checkpoints, compactions, job.ttl.live, job.ttl.clock_at).events(changes)
 
@@ -161,10 +167,11 @@ ConditionsAt = Callable[[Checkpoint], Conditions]
 """Function that returns the conditions for the key's rows at a checkpoint: its key group depends on the parallelism then."""
 
 
-def _changes(job: JobAtCheckpoint, conditions_at: ConditionsAt) -> Rows:
-    """Return all rows that are still stored: in the checkpoint's version of keyed_state, and in those before each rewriting.
+def changes_of(job: JobAtCheckpoint, table: str, conditions_at: ConditionsAt, order: str) -> Rows:
+    """Return all rows of a state table that are still stored: in the checkpoint's version, and in those before each rewriting.
 
     A rescaling changes the key group of a row, so rows are compared without it; the result has the checkpoint's key groups.
+    Raises `StorageError` when the files of the checkpoint itself are gone or damaged.
     """
     import duckdb
 
@@ -172,21 +179,21 @@ def _changes(job: JobAtCheckpoint, conditions_at: ConditionsAt) -> Rows:
     parts = []
     for number, checkpoint in enumerate(_before_rewritings(job)):
         try:
-            rows = job.changes(KEYED_STATE, conditions_at(checkpoint), at=checkpoint)
-            copy(connection, f"part{number}", rows, table=KEYED_STATE)
+            rows = job.changes(table, conditions_at(checkpoint), at=checkpoint)
+            copy(connection, f"part{number}", rows, table=table)
         except StorageError:
             if checkpoint is job.checkpoint:
                 raise
             continue
-        checked = checked_sql(f"part{number}", STATE_TABLES[KEYED_STATE], ("state", "checkpoint_id", "deleted"))
+        checked = checked_sql(f"part{number}", STATE_TABLES[table], ("state", "checkpoint_id", "deleted"))
         parts.append(f"SELECT * EXCLUDE (key_group) FROM {checked}")  # noqa: S608 - our own names
     if not parts:
         return Rows([], [])
     union = " UNION BY NAME ".join(parts)
     try:
-        changes = ask(connection, f"FROM ({union}) ORDER BY checkpoint_id, operator, state, namespace, user_key")
+        changes = ask(connection, f"FROM ({union}) ORDER BY {order}")
     except duckdb.Error as error:
-        raise unreadable(KEYED_STATE, None, error) from error
+        raise unreadable(table, None, error) from error
     return _with_key_groups(changes, job.checkpoint.max_parallelism)
 
 
@@ -199,7 +206,7 @@ def _with_key_groups(rows: Rows, max_parallelism: int) -> Rows:
 
 
 def _before_rewritings(job: JobAtCheckpoint) -> Iterator[Checkpoint]:
-    """Yield the checkpoints whose versions of keyed_state together hold all changes: this one, and those before rewritings.
+    """Yield the checkpoints whose versions of a state table together hold all changes: this one, and those before rewritings.
 
     A rewriting is a compaction or a rescaling: it keeps only live rows.
     """

@@ -26,7 +26,8 @@ _NOT_COMPLETED = "WHERE status <> 'completed'"
 _INTERNAL_DOMAINS = tuple(domain.name for domain in DOMAINS.values() if domain.is_internal)
 _COUNTED = "operator, count(*) AS number, min({}) AS first"
 _COUNTS = (
-    f"SELECT 'calls' AS waiting, {_COUNTED.format('next_attempt_at')} FROM async_requests GROUP BY ALL",  # noqa: S608 - our own names, as below
+    f"SELECT 'answers' AS waiting, {_COUNTED.format('NULL::TIMESTAMPTZ')} FROM async_requests WHERE status = 'completed' GROUP BY ALL",  # noqa: S608 - our own names, as below
+    f"SELECT 'calls' AS waiting, {_COUNTED.format('next_attempt_at')} FROM async_requests {_NOT_COMPLETED} GROUP BY ALL",  # noqa: S608
     f"SELECT 'held' AS waiting, {_COUNTED.format('NULL::TIMESTAMPTZ')} FROM buffered_requests GROUP BY ALL",  # noqa: S608
     f"SELECT 'timers' AS waiting, {_COUNTED.format('timestamp')} FROM timers WHERE domain NOT IN {_INTERNAL_DOMAINS} GROUP BY ALL",  # noqa: S608
 )

@@ -23,7 +23,7 @@ from headrace.api.graph import (
     SourceNode,
     SparkTransform,
 )
-from headrace.errors import SourceError
+from headrace.errors import ConfigError, SourceError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.declared import HISTORY_STATE
 from headrace.log.facts import Edited
@@ -31,10 +31,10 @@ from headrace.log.intervals import taken_in
 from headrace.names import counted
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import Flow, KeyedStage, Plan, Through, ToStage
-from headrace.readers.history import ChangeRow, identity, key_history
+from headrace.readers.history import ChangeRow, ConditionsAt, changes_of, identity, key_history
 from headrace.readers.job_at import JobAtCheckpoint
-from headrace.readers.query import ask_once, milliseconds
-from headrace.readers.state import key_conditions, rows_of_key
+from headrace.readers.query import milliseconds
+from headrace.readers.state import key_conditions
 from headrace.records.keys import key_reader
 from headrace.records.record_columns import from_struct_array
 from headrace.report import Time
@@ -99,14 +99,15 @@ def why(
     """Return what led to what a key has: the last `limit` checkpoints that changed it.
 
     With `field_name`, only changes of this field of a value; with `sink`, only those of operators that lead to it. Raises `ConfigError` for an
-    unknown operator, `StorageError` when the files of the checkpoint are gone.
+    unknown operator, and a field that no value has; `StorageError` when the files of the checkpoint are gone.
     """
     plan = plan_of(job.config.code)
-    events = [*_changes(job, key, operator), *_history_rows(job, key, operator), *_taken_out(job, key, operator)]
+    events = [*_changes(job, key, operator), *_history_rows(job, key, operator)]
     if sink is not None:
         leading = {stage.name for stage in plan.keyed if sink in plan.sinks_behind(stage.name)}
         events = [event for event in events if event["operator"] in leading]
     if field_name is not None:
+        _check_field(field_name, events)
         events = [
             event for event in events if _field(event["before"], field_name) != _field(event["value"], field_name)
         ]
@@ -152,38 +153,37 @@ def _changes(job: JobAtCheckpoint, key: str, operator: str | None) -> Iterator[C
         before[identity(event)] = value
 
 
+def _conditions_at(key: str, operator: str | None) -> ConditionsAt:
+    return lambda checkpoint: [*key_conditions(key, checkpoint.max_parallelism), *entries_of(operator)]
+
+
 def _history_rows(job: JobAtCheckpoint, key: str, operator: str | None) -> Iterator[ChangeRow]:
-    """Yield the rows in the history of a materializer as events: who wrote the row of a sink."""
-    for row in rows_of_key(job, key, operator).dicts():
-        what = f"row {row['row_kind']} of the history"
-        yield {**row, "state": "history", "what": what, "value": row["row"], "before": None, "user_key": None}
-
-
-def _taken_out(job: JobAtCheckpoint, key: str, operator: str | None) -> Iterator[ChangeRow]:
-    """Yield the rows that somebody has taken out of a history by hand as events."""
+    """Yield the changes of a materializer's history as events: who wrote the row of a sink, and who replaced or took it back."""
     by_hand = {
         checkpoint.checkpoint_id
         for checkpoint in job.lineage.checkpoints
         if isinstance(cause := checkpoint.cause, Edited) and cause.state == HISTORY_STATE
     }
-    if not by_hand:
-        return
-    conditions = [*key_conditions(key, job.checkpoint.max_parallelism), *entries_of(operator)]
-    changes = job.changes(MATERIALIZER_HISTORY, conditions)
+    changes = changes_of(job, MATERIALIZER_HISTORY, _conditions_at(key, operator), "checkpoint_id, sequence_number")
     before: dict[tuple[Any, ...], str | None] = {}
-    for row in ask_once(changes, "FROM raw ORDER BY checkpoint_id", table=MATERIALIZER_HISTORY).dicts():
+    for row in changes.dicts():
         own = (row["operator"], row["key"], row["sequence_number"])
-        if row["deleted"] and row["checkpoint_id"] in by_hand:
-            what = "row of the history taken out by hand"
-            yield {
-                **row,
-                "state": HISTORY_STATE,
-                "what": what,
-                "value": None,
-                "before": before.get(own),
-                "user_key": None,
-            }
+        what = f"row {row['row_kind']} of the history"
+        if row["deleted"]:
+            what = f"row of the history taken {'out by hand' if row['checkpoint_id'] in by_hand else 'back'}"
+        event = {**row, "state": HISTORY_STATE, "what": what, "value": row["row"], "user_key": None}
+        yield {**event, "before": before.get(own)}
         before[own] = row["row"]
+
+
+def _check_field(name: str, events: Sequence[ChangeRow]) -> None:
+    """Raise `ConfigError` for a field that none of the values has."""
+    values = [msgspec.json.decode(raw) for event in events for raw in (event["value"], event["before"]) if raw]
+    known = dict.fromkeys(field for value in values if isinstance(value, dict) for field in value)
+    if events and name not in known:
+        listed = f"they have: {', '.join(known)}" if known else "none of them has fields"
+        msg = f"no value of this key has a field '{name}' ({listed})"
+        raise ConfigError(msg)
 
 
 def _field(raw: str | None, name: str) -> Any:
@@ -196,17 +196,13 @@ def _field(raw: str | None, name: str) -> Any:
 def _add_waiting(job: JobAtCheckpoint, key: str, operator: str | None, causes: Iterable[Cause]) -> None:
     """Add the timers and calls of the key that each checkpoint set, or ended."""
     by_number = {cause.checkpoint.checkpoint_id: cause for cause in causes if cause.checkpoint is not None}
-    conditions = [*key_conditions(key, job.checkpoint.max_parallelism), *entries_of(operator)]
-    timers = ask_once(job.changes(TIMERS, conditions), "FROM raw ORDER BY timestamp", table=TIMERS).dicts()
-    for row in timers:
+    conditions_at = _conditions_at(key, operator)
+    for row in changes_of(job, TIMERS, conditions_at, "timestamp, checkpoint_id").dicts():
         cause = by_number.get(row["checkpoint_id"])
         if cause is not None and not DOMAINS[row["domain"]].is_internal:
             what = "fired or deleted" if row["deleted"] else "set"
             cause.timers.append(f"{row['operator']}: timer of {row['domain']} at {_utc(row['timestamp'])} {what}")
-    calls = ask_once(
-        job.changes(ASYNC_REQUESTS, conditions), "FROM raw ORDER BY sequence", table=ASYNC_REQUESTS
-    ).dicts()
-    for row in calls:
+    for row in changes_of(job, ASYNC_REQUESTS, conditions_at, "sequence, checkpoint_id").dicts():
         cause = by_number.get(row["checkpoint_id"])
         if cause is not None:
             state = "ended" if row["deleted"] else f"{row['status']}, {counted(row['attempts'], 'attempt')}"
@@ -235,11 +231,21 @@ class InputSearch:
             checkpoint = cause.checkpoint
             if checkpoint is None or checkpoint.kind is not Kind.BATCH or checkpoint.checkpoint_id not in before:
                 continue
+            self._say_resumed(before[checkpoint.checkpoint_id], checkpoint)
             operators = dict.fromkeys(change["operator"] for change in cause.changes)
             stages = [stage for stage in self.plan.keyed if stage.name in operators]
             for name in dict.fromkeys(name for stage in stages for name in stage.sources):
                 own = [stage for stage in stages if name in stage.sources]
                 cause.inputs += self._of_source(name, own, before[checkpoint.checkpoint_id], checkpoint)
+
+    def _say_resumed(self, before: Checkpoint, after: Checkpoint) -> None:
+        """Say where a micro-batch went on with what had waited: its rows are in files that earlier ones took in."""
+        resumed = before.work.pending + before.work.held
+        if resumed:
+            self._say(
+                f"checkpoint {after.checkpoint_id} also went on with {counted(resumed, 'record')} that had waited for a service or were held: the change may "
+                "come from one of them, whose row an earlier checkpoint took in."
+            )
 
     def _of_source(
         self, name: str, stages: Sequence[KeyedStage], before: Checkpoint, after: Checkpoint

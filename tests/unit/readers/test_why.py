@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
+from msgspec.structs import replace
 
 from headrace import (
     AsyncFunction,
@@ -19,13 +20,15 @@ from headrace import (
     Timestamp,
     ValueState,
 )
+from headrace.edits.compact import compact
 from headrace.edits.edit import apply
 from headrace.edits.entries import DeleteEntries, EntryName, SetEntry
 from headrace.edits.restore import restore
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Kind
+from headrace.log.facts import JobWork
 from headrace.readers.job_at import JobAtCheckpoint
-from headrace.readers.why import why
+from headrace.readers.why import InputSearch, why
 from headrace.testing import PipelineHarness
 from headrace.testing._memory_topic import MemoryTopic
 
@@ -106,7 +109,8 @@ def test_field_limits_the_causes(job):
         apply(job.config, SetEntry(EntryName("totals", "total", "a"), fields={"cents": "7"}, why="counted"), "somebody")
     assert [cause.checkpoint.checkpoint_id for cause in causes_of(job, field_name="orders")] == [3, 2, 1]
     assert [cause.checkpoint.checkpoint_id for cause in causes_of(job, field_name="cents")] == [4, 3, 2, 1]
-    assert causes_of(job, field_name="other") == []
+    with pytest.raises(ConfigError, match=r"has a field 'other' \(they have: customer, orders, cents\)"):
+        causes_of(job, field_name="other")
     assert [cause.checkpoint.checkpoint_id for cause in causes_of(job, limit=1)] == [4]
 
 
@@ -242,3 +246,42 @@ def test_failing_code_of_the_job_is_said():
     answer = why(JobAtCheckpoint(answer_of.config), "a")
     assert all(rows.rows is None for rows in answer.causes[0].inputs)
     assert any("the job's code failed at a row of" in sentence for sentence in answer.untold)
+
+
+class Latest(Struct, frozen=True):
+    customer: str
+    cents: int
+
+
+def test_row_replaced_in_place_has_all_its_changes():
+    pipeline = (
+        orders()
+        .map(lambda order: Latest(order.customer, order.cents), record=Latest)
+        .upsert_materialize("latest", primary_key="customer", force=True)
+        .sink("out")
+    )
+    job = job_of(pipeline, 1)
+    table = pa.table(JobAtCheckpoint(job.config).changes("materializer_history", ()).read_all())
+    stored = {row["checkpoint_id"] for row in table.to_pylist() if row["key"] == '"a"'}
+    with job.on_its_clock():
+        compact(job.config, "compaction")
+    causes = causes_of(job)
+    assert {cause.checkpoint.checkpoint_id for cause in causes} == stored
+    assert stored == {1, 2, 3}
+
+
+def test_compaction_hides_no_timer(job):
+    before = [cause.timers for cause in causes_of(job)]
+    assert any(before)
+    with job.on_its_clock():
+        compact(job.config, "compaction")
+    assert [cause.timers for cause in causes_of(job)] == before
+
+
+def test_rows_that_had_waited_are_said(job):
+    answer = why(JobAtCheckpoint(job.config), "a")
+    assert not any("had waited" in sentence for sentence in answer.untold)
+    search = InputSearch(JobAtCheckpoint(job.config), None, "a", answer)
+    one, other = answer.causes[1].checkpoint, answer.causes[0].checkpoint
+    search._say_resumed(replace(one, work=JobWork(held=2, pending=1)), other)
+    assert answer.untold[-1].startswith("checkpoint 3 also went on with 3 records that had waited")

@@ -202,7 +202,7 @@ def _services(about: JobFacts) -> Markup | None:
 def _state(about: JobFacts) -> Markup:
     """Return what is stored at the checkpoint, how much it was at earlier ones, and the longest histories."""
     from headrace import clock
-    from headrace.readers.state import largest_histories
+    from headrace.readers.state import largest_histories, largest_keys
 
     def stored(job: JobAtCheckpoint) -> list[Markup | str]:
         began = clock.monotonic()
@@ -214,8 +214,13 @@ def _state(about: JobFacts) -> Markup:
         longest = [
             (row["operator"], row["key"], row["rows"], row["bytes"]) for row in largest_histories(job, limit=10).dicts()
         ]
-        parts = [table("Live entries by operator and state", headings, rows), *_state_over_time(about, job, seconds)]
-        return [*parts, table("Longest histories", ("operator", "key", "rows", "bytes"), longest)] if longest else parts
+        largest = [[*row.values()] for row in largest_keys(job, limit=10).dicts()]
+        return [
+            table("Live entries by operator and state", headings, rows),
+            *_state_over_time(about, job, seconds),
+            *([table("Largest keys", ("operator", "state", "key", "entries", "bytes"), largest)] if largest else []),
+            *([table("Longest histories", ("operator", "key", "rows", "bytes"), longest)] if longest else []),
+        ]
 
     return section("State", *_at_checkpoint(about, stored))
 

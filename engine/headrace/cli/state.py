@@ -126,21 +126,29 @@ def list_states(
     as_of: AsOf = None,
     with_expired: WithExpired = False,
     show_all: All = False,
+    largest: Annotated[bool, typer.Option("--largest", help="The keys with most bytes.")] = False,
+    limit: Limit = 20,
     branch: Branch = None,
 ) -> Report:
     """List stored states: for each its kind, number of live entries, keys, bytes, last change, and type.
 
     A state that the pipeline no longer declares is marked as removed: it stays stored. --json has types with their fields.
-    Timers that Headrace sets to clean up expired entries are counted at the end, and listed with --all.
+    Timers that Headrace sets to clean up expired entries are counted at the end, and listed with --all. --largest lists the keys whose
+    values take most bytes, at most -n of them; 'headrace history JOB --largest' those with the longest histories.
 
     Example:  headrace state list flights
 
+    Example:  headrace state list flights --largest -n 5
+
     Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
     """
+    from headrace.readers.state import largest_keys
     from headrace.readers.state import list_states as states_of
     from headrace.readers.waiting import count_internal_timers
 
     opened = open_job(job, at, as_of, branch=branch, with_expired=with_expired)
+    if largest:
+        return of_rows(opened, largest_keys(opened, limit=limit), "keys")
     states = states_of(opened, internal=show_all)
     left_out = 0 if show_all else count_internal_timers(opened)
     shown = shortened(states, "type")

@@ -70,6 +70,28 @@ def largest_histories(job: JobAtCheckpoint, operator: str | None = None, limit: 
     )
 
 
+def largest_keys(job: JobAtCheckpoint, operator: str | None = None, limit: int = 20) -> Rows:
+    """Return the keys with most bytes of values in a keyed state, largest first: live entries and bytes.
+
+    Raises `ConfigError` for an unknown operator.
+    """
+    check_operator(job, operator, WITH_STATE)
+    table = STATE_TABLES[KEYED_STATE]
+    values = {"bytes": 'strlen("value")', **{age: age for age in AGE_COLUMNS}}
+    entries = last_values_sql("raw", table, values, unless=job.hidden_sql(KEYED_STATE))
+    columns = sorted({*table.entry, "value", "checkpoint_id", "deleted", *AGE_COLUMNS} - {"key_group"})
+    query = f"""SELECT operator, state, key, count(*) AS entries, sum(coalesce(bytes, 0))::BIGINT AS bytes
+                FROM ({entries}) GROUP BY ALL ORDER BY bytes DESC, operator, state, key LIMIT ?"""  # noqa: S608 - our own names
+    parts = [  # a key is in one part only
+        ask_once(
+            job.changes(KEYED_STATE, [*entries_of(operator), *part], columns=columns), query, [limit], table=KEYED_STATE
+        )
+        for part in job.ranges(KEYED_STATE)
+    ]
+    rows = sorted((row for part in parts for row in part.rows), key=lambda row: (-row[-1], row[:3]))
+    return Rows(parts[0].columns, rows[:limit])
+
+
 def get(job: JobAtCheckpoint, key: str, operator: str | None = None, state: str | None = None) -> Rows:
     """Return the live entries of a key, including the rows of a materializer.
 

@@ -18,6 +18,7 @@ from tests.unit.support.demo_job import HOUR, START, timer
 
 READERS = (
     "state list",
+    "state list --largest",
     "state get N1",
     "state scan",
     "state history N1",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
+import subprocess
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +52,30 @@ def test_markup_in_names_is_shown_as_text(state, written, text):
     assert not shown.named("img")
     assert not [name for _, attributes in shown.tags for name in attributes if name.startswith("on")]
     assert shown.texts.count(text) >= 3
+
+
+def test_browser_runs_nothing_of_a_page(state, written, tmp_path):
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        pytest.skip("there is no Chromium on this machine: with it, a page with markup in all names is opened")
+    planted = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
+    state.commit(Kind.SAVEPOINT, name=planted, note=planted, run_id=planted)
+    state.commit(Kind.BATCH, seconds={planted: 1.5}, metrics={"rows_in": 1})
+    written()
+    words = (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+    )
+    place = [f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", (tmp_path / "page.html").as_uri()]
+    shown = subprocess.run([program, *words, *place], capture_output=True, text=True, timeout=120, check=True)
+    opened = Page(shown.stdout)
+    assert not opened.named("script")
+    assert not opened.named("img")
+    assert re.findall("<title>(.*?)</title>", shown.stdout)[0] == "Job demo"
 
 
 def test_page_loads_nothing(state, written):
@@ -146,6 +172,14 @@ def test_markup_in_stored_values_is_shown_as_text(state, written, text):
     shown = written()
     assert not {"script", "img"} & {tag for tag, _ in shown.tags}
     assert [text] * 4 == [own for own in shown.texts if own == text][:4]
+
+
+def test_largest_keys_come_first(state, written):
+    state.add("keyed_state", [entry(f"N{size}", f'"{"x" * size}"', 5) for size in (5, 90, 7)])
+    state.commit(Kind.BATCH)
+    texts = written().texts
+    first = texts.index("Largest keys")
+    assert texts[first:].index('"N90"') < texts[first:].index('"N7"') < texts[first:].index('"N5"')
 
 
 def test_quarantine_is_counted_by_reason(state, written):

@@ -43,7 +43,7 @@ SHOP: Final = (
     'branch promote shop vouchers --why "everybody likes them"',
     RUN,
     "run shop --runner local",
-    "compact shop",
+    "maintain shop --state",
     'branch create shop try_it --at 4 --why "another rule"',
 )
 

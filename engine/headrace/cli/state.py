@@ -520,10 +520,13 @@ def _largest(job: JobAtCheckpoint, operator: str | None, limit: int) -> Report:
 def _row_blocks(job: JobAtCheckpoint, key: str, rows: Rows, limit: int) -> Iterator[str | Table]:
     """Yield what people read of the rows of a key, operator by operator."""
     checkpoint = job.checkpoint.checkpoint_id
+    operators = _operators(job)
     if not rows.rows:
+        without = [f"'{name}'" for name, operator in operators.items() if not operator.is_needed]
+        if without:
+            yield f"{', '.join(without)}: no history is kept, since the last change of a key counts."
         yield f"no history for {key}, at checkpoint {checkpoint}. Keys that have one:  headrace history {job.config.job} --largest"
         return
-    operators = _operators(job)
     dicts = rows.dicts()
     for name in dict.fromkeys(row["operator"] for row in dicts):
         own = [row for row in dicts if row["operator"] == name]

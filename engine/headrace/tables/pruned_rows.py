@@ -358,7 +358,10 @@ class PrunedRows:
         try:
             selected = rows.filter(selection.among(rows))
             selected = selected.filter(self._ours(selected))
-        except pa.ArrowNotImplementedError as error:  # it compares no column of a type that the table has not
+        except (
+            pa.ArrowNotImplementedError,
+            pa.ArrowInvalid,
+        ) as error:  # it compares no column of a type that the table has not
             raise damaged(self._uri, f"a column of {file.path} has another type: {error}") from error
         selected = typed_rows(self._uri, selected, self._schema)
         check_rows(self._uri, selected, self._table)

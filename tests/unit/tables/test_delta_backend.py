@@ -8,6 +8,8 @@ from pathlib import Path
 from threading import Barrier
 
 import hypothesis
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -279,3 +281,14 @@ def test_missing_file_is_error_naming_the_table(committed, tmp_path):
         file.unlink()
     with pytest.raises(StorageError, match=r"to read .*keyed_state"):
         committed.backend(cache()).get_many([value("a")])
+
+
+def test_times_stored_as_text_are_damage(committed, tmp_path):
+    committed.timers("counts", {Timer(5, encode("a")): True})
+    for file in Path(tmp_path, TIMERS).glob("*.parquet"):
+        rows = pq.read_table(file)
+        place = rows.schema.get_field_index("timestamp")
+        pq.write_table(rows.set_column(place, "timestamp", pa.array(["soon"] * rows.num_rows)), file)
+    backend = committed.backend(cache())
+    with pytest.raises(StorageError, match="is damaged: a column of .* has another type"):
+        list(backend.scan(timer_entry(Timer(0, b"")), timer_entry(Timer(9, b""))))

@@ -69,7 +69,7 @@ test-starts: .ready
 golden: .ready
 	@$(RUN) .venv/bin/python -m tests.golden $(OPTIONS)
 
-# write docs/reports/ again: what `headrace report` writes about a shop and about ten days of flights (two minutes)
+# write docs/reports/ again: what `headrace report` writes about a shop and a year of flights (ten minutes or more)
 reports: .ready
 	@$(RUN) .venv/bin/python setup/example_reports.py
 

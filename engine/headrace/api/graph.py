@@ -547,6 +547,6 @@ class VersionedFunction(OperatorFunction):
         """Return what the stored events of a key did, in the order of their places. Raises `NotImplementedError` unless overridden."""
         raise NotImplementedError
 
-    def place_of(self, record: Any) -> str | None:
-        """Return the place of an event that comes in; None if it would be refused. Raises `NotImplementedError` unless overridden."""
+    def may_be(self, record: Any, place: str, stored: Any) -> bool:
+        """Return whether an event that comes in may be the stored one of a place. Raises `NotImplementedError` unless overridden."""
         raise NotImplementedError

@@ -470,6 +470,8 @@ def _version_blocks(versions: Versions, limit: int) -> Iterator[str | Table]:
         if len(own) > limit:
             yield f"  the last {limit} of them (more with -n)"
         yield _version_table(own, limit)
+    if any(len(event.fields or {}) > _MOST_FIELDS for event in versions.events):
+        yield f"at most {_MOST_FIELDS} fields that differ are shown: --json has all"
     yield from versions.untold
 
 
@@ -477,7 +479,7 @@ def _version_table(events: list[EventOfVersion], limit: int) -> Table:
     sequences = [_texts(event.sequence) for event in events]
     fields = [_texts(event.fields or {}) for event in events]
     differing = [name for name in _differing([own for own in fields if own]) if name not in sequences[0]]
-    shown = differing if len(differing) <= _MOST_FIELDS else []
+    shown = differing[:_MOST_FIELDS]
     lines = [
         [*map(_text, sequence.values()), event.what, *(_text(own.get(name, b"")) for name in shown), *_came_by(event)]
         for event, sequence, own in zip(events, sequences, fields, strict=True)

@@ -336,12 +336,13 @@ class HistoryFunction(_AppliedChanges, VersionedFunction):
             return "deletes"
         return "opens" if event.begins == event.sequence else "goes on"
 
-    def place_of(self, record: Any) -> str | None:
-        """Return the place of an event that comes in; None if it would be refused."""
+    def may_be(self, record: Any, place: str, stored: Any) -> bool:
+        """Return whether an event that comes in may be the stored one of a place: of a deletion, only the place is stored."""
         try:
-            return self._events.text_of(record)
+            text = self._events.text_of(record)
         except ValueError:
-            return None
+            return False
+        return text == place and (stored.record is None or are_equal(record, stored.record))
 
     # --------------------------------------------------------------------------------------------------- forgetting
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 
 from headrace.api.graph import Process, VersionedFunction
 from headrace.api.states import MapState
+from headrace.errors import ConfigError
 from headrace.plan.loader import plan_of
 from headrace.readers.history import key_history
 from headrace.readers.job_at import JobAtCheckpoint
@@ -60,7 +62,8 @@ def versions_of(job: JobAtCheckpoint, key: str, operator: str | None = None) -> 
     for stage in plan_of(job.config.code).keyed:
         function: object = stage.operator.function if isinstance(stage.operator, Process) else None
         if isinstance(function, VersionedFunction) and operator in {None, stage.name}:
-            events += _KeyOfOperator(job, key, stage.name, function).events(answer)
+            with suppress(ConfigError):  # the checkpoint is older than the operator, or than the state
+                events += _KeyOfOperator(job, key, stage.name, function).events(answer)
     return Versions(events, answer.untold if events else [])
 
 
@@ -81,7 +84,7 @@ class _KeyOfOperator:
         InputSearch(self.job, plan_of(self.job.config.code), self.key, answer).add()
         for of_place in self.function.told(stored):
             event, number = stored[of_place.place], written.get(of_place.place)
-            row = None if number is None else self._row_at(of_place.place, causes[number].inputs)
+            row = None if number is None else self._row_at(of_place.place, event, causes[number].inputs)
             yield EventOfVersion(self.operator, of_place.what, of_place.fields, event.at, event.sequence, number, row)
 
     @property
@@ -110,11 +113,11 @@ class _KeyOfOperator:
         known = {checkpoint.checkpoint_id: checkpoint for checkpoint in self.job.lineage.checkpoints}
         return {number: Cause(known.get(number), [{"operator": self.operator}]) for number in sorted(numbers)}
 
-    def _row_at(self, place: str, inputs: Iterable[InputRows]) -> InputRows | None:
-        """Return the row among the input of a checkpoint that has a place in the sequence; the first of equal ones."""
+    def _row_at(self, place: str, event: Any, inputs: Iterable[InputRows]) -> InputRows | None:
+        """Return the row among the input of a checkpoint that may be an event; the first of equal ones."""
         for rows in inputs:
             for number, record in zip(rows.rows or (), rows.records, strict=False):
-                if self.function.place_of(record) == place:
+                if self.function.may_be(record, place, event):
                     return InputRows(rows.source, rows.file, (number,))
         return None
 

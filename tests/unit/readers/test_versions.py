@@ -60,6 +60,29 @@ def test_event_that_came_twice_is_its_first_row():
     assert (event.source.file, event.source.rows, event.checkpoint_id) == ("000001.parquet", (0,), 1)
 
 
+def test_refused_event_is_not_the_stored_one():
+    job = job_of([[Change("x", 1, 0, "u", "a")], [Change("x", 2, 1, "u", "b"), Change("x", 1, 2, "u", "c")]])
+    own = told(job, "x")
+    assert [(event.source.file, event.source.rows) for event in own] == [
+        ("000001.parquet", (0,)),
+        ("000002.parquet", (0,)),
+    ]
+
+
+def test_operator_without_state_hides_no_other():
+    def pipeline(*names):
+        source = Pipeline("shop").source("changes", Change, event_time="at")
+        for name in names:
+            source.apply_changes(name, **changes_of(History.SCD2)).sink(f"of_{name}")
+        return source._pipeline
+
+    job = PipelineHarness(pipeline("customers"), now=0)
+    job.feed("changes", [Change("x", 1, 0, "u", "a")])
+    job.run()
+    job.change(pipeline=pipeline("another", "customers"))
+    assert [(event.operator, event.what) for event in told(job, "x")] == [("customers", "opens")]
+
+
 def test_row_of_a_truncate_is_unknown():
     events = [Change("x", 1, 0, "u", "a"), Change("y", 3, 1, "t"), Change("x", 5, 2, "u", "a")]
     own = told(job_of([events], truncates=("op", "t")), "x")

@@ -471,7 +471,7 @@ def _version_blocks(versions: Versions, limit: int) -> Iterator[str | Table]:
             yield f"  the last {limit} of them (more with -n)"
         yield _version_table(own, limit)
     if any(len(event.fields or {}) > _MOST_FIELDS for event in versions.events):
-        yield f"at most {_MOST_FIELDS} fields that differ are shown: --json has all"
+        yield f"of the fields that differ, the first {_MOST_FIELDS} are shown: --json has all"
     yield from versions.untold
 
 

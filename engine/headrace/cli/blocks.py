@@ -146,9 +146,10 @@ def _known_sizes(about: JobFacts) -> _Sizes:
     from headrace.errors import HeadraceError
 
     try:
-        return _by_operator(about.states)
+        states, _ = about.states
     except HeadraceError:
         return {}
+    return _by_operator(states)
 
 
 def _edges(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -201,13 +202,10 @@ def _services(about: JobFacts) -> Markup | None:
 
 def _state(about: JobFacts) -> Markup:
     """Return what is stored at the checkpoint, how much it was at earlier ones, and the longest histories."""
-    from headrace import clock
     from headrace.readers.state import largest_histories, largest_keys
 
     def stored(job: JobAtCheckpoint) -> list[Markup | str]:
-        began = clock.monotonic()
-        states = about.states
-        seconds = clock.monotonic() - began
+        states, seconds = about.states
         shown = ("operator", "state", "kind", "entries", "keys", "bytes", "last_change", "type")
         rows = [[row[name] if name != "last_change" else str(row[name]) for name in shown] for row in states]
         headings = [name.replace("_", " ") for name in shown]

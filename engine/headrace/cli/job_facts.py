@@ -38,11 +38,14 @@ class JobFacts:
         return JobAtCheckpoint(self.config, self.checkpoint.checkpoint_id, log=self.log)
 
     @cached_property
-    def states(self) -> list[dict[str, Any]]:
-        """Return the live entries by operator and state. Raises `StorageError` when their files are gone."""
+    def states(self) -> tuple[list[dict[str, Any]], float]:
+        """Return the live entries by operator and state, and how long it took to read them (s). Raises `StorageError` when their files are gone."""
+        from headrace import clock
         from headrace.readers.state import list_states
 
-        return list_states(self.job).dicts()
+        began = clock.monotonic()
+        states = list_states(self.job).dicts()
+        return states, clock.monotonic() - began
 
     @property
     def batches(self) -> list[Checkpoint]:

@@ -15,14 +15,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.api.graph import (
-    AsyncWait,
-    Filter,
-    FlatMap,
-    Map,
-    SourceNode,
-    SparkTransform,
-)
+from headrace.api.graph import AsyncWait, Filter, FlatMap, Map, SourceNode, SparkTransform
 from headrace.errors import ConfigError, SourceError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.declared import HISTORY_STATE

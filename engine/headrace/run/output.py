@@ -187,7 +187,8 @@ class SinkFiles(Outlet):
             return
         emitted = as_records(rows)
         with refusing_unfit(self.maker, emitted):
-            self.output.append_table(self.sink, _sink_columns(emitted, schema, self.record))
+            columns = to_columns([item.record for item in emitted], schema, self.record)
+            self.output.append_table(self.sink, columns)
 
     def _appends(self, rows: ColumnarRows, schema: pa.Schema) -> bool:
         """Append rows as columns; return False if records have to be made, also to name the one that the sink refuses."""
@@ -291,10 +292,6 @@ def _columnar(rows: Rows, record: type[msgspec.Struct], maker: str) -> ColumnarR
         return rows
     with refusing_unfit(maker, rows):
         return ColumnarRows.of(rows, record)
-
-
-def _sink_columns(emitted: Sequence[Emitted], schema: pa.Schema, record: type[msgspec.Struct]) -> pa.Table:
-    return to_columns([item.record for item in emitted], schema, record)
 
 
 _TRANSIT_LAYOUT = ParquetLayout("lz4", dictionary=(), statistics=False)

@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace import clock
 from headrace.async_io.metrics import ServiceMetrics
 from headrace.cli.blocks import read_some
 from headrace.cli.charts import MOST_POINTS, Graph, Series, chart, graph
@@ -23,6 +24,8 @@ from headrace.cli.page import element, number, page, table
 from headrace.config import load_job
 from headrace.log.branches import Branch, Branches, BranchStatus
 from headrace.log.checkpoint import Kind
+from headrace.readers import state as readers
+from headrace.readers.state import list_states
 from tests.jobs.home import PROJECT
 from tests.unit.cli.written_page import Page
 from tests.unit.support.demo_job import HOUR, START, entry
@@ -172,6 +175,16 @@ def test_markup_in_stored_values_is_shown_as_text(state, written, text):
     shown = written()
     assert not {"script", "img"} & {tag for tag, _ in shown.tags}
     assert [text] * 4 == [own for own in shown.texts if own == text][:4]
+
+
+def test_slow_state_is_read_once(state, written, monkeypatch):
+    for _ in range(3):
+        state.commit(Kind.BATCH)
+    seconds, reads = iter(range(0, 1000, 10)), []
+    monkeypatch.setattr(clock, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr(readers, "list_states", lambda job: reads.append(job) or list_states(job))
+    assert "How it grew is not shown: reading the state of one checkpoint takes 10 s." in written().texts
+    assert len(reads) == 1
 
 
 def test_largest_keys_come_first(state, written):

@@ -83,14 +83,6 @@ def edit_profile(home: Path) -> Callable[..., None]:
 
 
 @pytest.fixture
-def needs_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each run need Spark: it is submitted at once. `test_asked_first.py` tests the question."""
-    from headrace.airflow import HeadraceRunOperator
-
-    monkeypatch.setattr(HeadraceRunOperator, "without_spark", lambda _: None)
-
-
-@pytest.fixture
 def assets_released() -> None:
     """Deactivate the assets of earlier tests, as Airflow's scheduler does.
 

@@ -61,11 +61,11 @@ def test_task_of_maintenance_has_all_jobs(dag_bag, monkeypatch):
     assert {"flights", "logbook"} <= set(dag_bag().dags["headrace_maintenance"].task_group.children)
 
 
-def test_job_is_checked_run_verified_and_compacted(dag_bag):
+def test_job_is_run_and_compacted(dag_bag):
     dag = dag_bag().dags["flights"]
 
-    assert [task.task_id for task in dag.topological_sort()] == ["check", "run", "verify", "refused", "compact"]
-    assert dag.get_task("check").words == ["check", "flights", "--no-sample"]
+    assert [task.task_id for task in dag.topological_sort()] == ["run", "compact", "refused", "end"]
+    assert {"--check=True", "--verify=True"} <= {*dag.get_task("run").application_args}
     assert dag.get_task("compact").words == ["maintain", "flights", "--state", "--every=7"]
 
 
@@ -85,8 +85,8 @@ def test_refused_task_hides_no_failure(dag_bag, edit_job):
 
     for dag in with_compaction, without:
         (last,) = [task for task in dag.leaves if task.task_id != "refused"]
-        assert last.trigger_rule == "all_success"
-        assert "verify" in last.upstream_task_ids
+        assert last.trigger_rule == "none_failed"
+        assert last.upstream_task_ids == {task.task_id for task in dag.tasks} - {"refused", "end"}
         assert dag.get_task("refused").trigger_rule == "all_skipped"
         assert "refused" not in dag.get_task("run").downstream_task_ids
 
@@ -110,7 +110,7 @@ def test_runs_neither_overlap_nor_leave_gaps(dag_bag):
     assert run.max_active_tis_per_dag == 1
     assert run.depends_on_past is True
     assert run.wait_for_downstream is True
-    assert run.downstream_task_ids == {"verify", "compact"}
+    assert run.downstream_task_ids == {"compact", "end"}
 
 
 def test_waiting_runs_leave_room_for_failed_run(dag_bag):

@@ -74,7 +74,7 @@ def test_no_door_needs_spark_or_arrow():
 def test_one_job_has_a_dag_of_its_own(home):
     dag = headrace_dag("flights")
 
-    assert (dag.dag_id, len(dag.tasks)) == ("flights", 5)
+    assert (dag.dag_id, len(dag.tasks)) == ("flights", 4)
 
 
 def test_unknown_job_makes_no_dag(home):
@@ -99,7 +99,7 @@ def test_job_file_sets_notification_callbacks(home, edit_job):
         (callback[0] if isinstance(callback, list | tuple) else callback)("context")
 
     assert sys.modules[__name__].CALLS == ["context", "context"]
-    assert not dag.get_task("verify").on_success_callback
+    assert not dag.get_task("compact").on_success_callback
 
 
 @pytest.mark.parametrize(

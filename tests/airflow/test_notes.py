@@ -8,8 +8,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
-from headrace.airflow._results import write_note
+from headrace import clock
+from headrace.airflow._notes import note_of, write_note
+from headrace.config import load_job
+from tests.airflow.test_run_operator import REPORT
 
 CONTEXT = {"ti": SimpleNamespace(dag_id="flights", task_id="run", run_id="manual__1+00:00", map_index=-1)}
 
@@ -98,3 +102,63 @@ def test_without_a_connection_there_is_no_note():
     write_note(CONTEXT, "3 elements wait", log)
 
     assert log.warnings == []
+
+
+RESULT = {**REPORT, "rows_in": 4630, "checkpoint": 11, "watermark": "2026-01-10T22:00:59Z", "row_times": {}}
+DAY = ["2026-01-10T00:00:00Z", "2026-01-11T00:00:00Z"]
+MARCH = ["2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z"]
+
+
+@pytest.fixture
+def job(home):
+    return load_job("flights", home)
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"interval": DAY}, "10 Jan · 4,630 rows · checkpoint 11 · watermark 22:00 · 0 waiting · 0 late"),
+        ({"interval": None}, "4,630 rows · checkpoint 11 · watermark 10 Jan 22:00 · 0 waiting · 0 late"),
+        (
+            {"interval": DAY, "watermark": "2026-01-11T00:00:00Z", "rows_in": 1},
+            "10 Jan · 1 row · checkpoint 11 · watermark 11 Jan 00:00 · 0 waiting · 0 late",
+        ),
+        (
+            {"interval": ["2026-01-10T06:00:00Z", "2026-01-10T07:00:00Z"], "watermark": None},
+            "10 Jan 06:00 to 07:00 · 4,630 rows · checkpoint 11 · 0 waiting · 0 late",
+        ),
+        (
+            {"interval": ["2025-12-29T00:00:00Z", "2026-01-05T00:00:00Z"], "watermark": "0001-01-01T00:00:00Z"},
+            "29 Dec 2025 to 4 Jan · 4,630 rows · checkpoint 11 · 0 waiting · 0 late",
+        ),
+        (
+            {"interval": ["2026-01-10T18:00:00Z", "2026-01-11T06:00:00Z"], "watermark": "9999-12-31T23:59:59Z"},
+            "10 Jan 18:00 to 11 Jan 06:00 · 4,630 rows · checkpoint 11 · watermark at the end of time · 0 waiting · 0 late",
+        ),
+        (
+            {"interval": DAY, "waiting": 1200, "row_times": {"a": {"behind": 2}, "b": {"behind": 3}}},
+            (
+                "10 Jan · 4,630 rows · checkpoint 11 · watermark 22:00 · 1,200 waiting · 5 late; "
+                "1,200 elements wait for services (headrace waiting flights --calls)"
+            ),
+        ),
+        ({"checkpoint": None, "interval": None, "watermark": None}, "4,630 rows · 0 waiting · 0 late"),
+    ],
+)
+def test_note_has_the_numbers_of_its_run(job, changes, note):
+    with clock.installed(clock.VirtualClock(1_770_000_000_000)):  # 2026-02-02
+        assert note_of(job, {**RESULT, **changes}) == note
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "UTC"])
+def test_days_are_those_of_the_jobs_zone(home, edit_job, zone):
+    sources = yaml.safe_load((home / "conf/jobs/flights.yaml").read_text())["sources"]
+    edit_job("flights", sources={name: {**source, "timezone": zone} for name, source in sources.items()})
+    edit_job("flights", schedule={"cron": "@daily", "start": "2026-01-01", "timezone": zone})
+    result = {**RESULT, "interval": MARCH, "watermark": "2026-03-29T21:30:00Z"}
+    days, _, _, watermark, *_ = note_of(load_job("flights", home), result).split(" · ")
+    assert (days, watermark) == (
+        ("29 Mar", "watermark 23:30")
+        if zone == "Europe/Berlin"
+        else ("28 Mar 23:00 to 29 Mar 22:00", "watermark 21:30")
+    )

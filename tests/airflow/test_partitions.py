@@ -139,9 +139,6 @@ def partition_run(task, key=DAY):
     return context
 
 
-pytestmark = pytest.mark.usefixtures("needs_spark")
-
-
 def test_run_takes_in_its_partition(run):
     context = partition_run(run)
     execute(run, context=context)

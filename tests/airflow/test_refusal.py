@@ -12,7 +12,9 @@ from headrace.airflow import HeadraceRunOperator
 from headrace.airflow._command import CommandTask
 from headrace.airflow._order_of_runs import refuse
 
-HELD_FOR = {"run", "verify", "compact"}
+_CHECKED = HeadraceRunOperator.execute
+"""The method itself: the tests replace it."""
+HELD_FOR = {"run", "compact", "uncompacted", "end"}
 """Tasks that the task `run` of a later run waits for, if they have neither succeeded nor were skipped."""
 
 
@@ -37,18 +39,37 @@ def states(dag, run):
     return ended, str(run.state)
 
 
-def test_good_run_skips_the_refusal_alone(dag):
+@pytest.mark.parametrize(
+    ("result", "is_idle"),
+    [(None, False), ({"compaction_due": True}, False), ({"compaction_due": False}, True), ({"registered": True}, True)],
+    ids=["elsewhere", "due", "not due", "registered"],
+)
+def test_good_run_leaves_idle_tasks_out(dag, monkeypatch, result, is_idle):
+    monkeypatch.setattr(HeadraceRunOperator, "execute", returning(result))
     tasks, run = states(dag, dag.test())
 
+    (after,) = {"compact", "uncompacted"} & tasks.keys()
     assert run == "success"
-    assert {name for name, state in tasks.items() if state != "success"} == {"refused"}
-    assert tasks["refused"] == "skipped"
+    assert tasks == {
+        "run": "success",
+        after: "skipped" if is_idle else "success",
+        "refused": "skipped",
+        "end": "success",
+    }
 
 
-def test_typo_in_a_param_fails_the_run(dag):
+def test_result_stays_where_tasks_are_left_out(dag, monkeypatch):
+    monkeypatch.setattr(HeadraceRunOperator, "execute", returning({"checkpoint": 7}))
+    (task,) = [task for task in dag.test().get_task_instances() if task.task_id == "run"]
+
+    assert task.xcom_pull(task_ids="run") == {"checkpoint": 7}
+
+
+def test_typo_in_a_param_fails_the_run(dag, monkeypatch):
+    monkeypatch.setattr(HeadraceRunOperator, "execute", _CHECKED)
     tasks, run = states(dag, dag.test(run_conf={"max_batch": 1}))
 
-    assert (run, tasks.pop("refused")) == ("failed", "failed")
+    assert (run, tasks.pop("refused"), tasks.pop("end")) == ("failed", "failed", "success")
     assert {*tasks.values()} == {"skipped"}
     assert dag.get_task("run").downstream_task_ids <= HELD_FOR
 
@@ -60,21 +81,36 @@ def test_refused_task_run_fails_the_run(dag, monkeypatch):
     monkeypatch.setattr(HeadraceRunOperator, "execute", refused)
     tasks, run = states(dag, dag.test())
 
-    assert (run, tasks["check"], tasks["refused"]) == ("failed", "success", "failed")
-    assert {tasks[name] for name in HELD_FOR & tasks.keys()} == {"skipped"}
+    assert (run, tasks.pop("refused"), tasks.pop("end")) == ("failed", "failed", "success")
+    assert {*tasks.values()} == {"skipped"}
 
 
-@pytest.mark.parametrize("failing", ["check", "run", "verify"])
-def test_failed_task_still_fails_the_run(dag, monkeypatch, failing):
-    def fail(self, context):
-        if self.task_id == failing:
-            raise AirflowFailException("no")
-
+@pytest.mark.parametrize("result", [None, {"compaction_due": True}])
+def test_failed_compaction_fails_the_run(dag, monkeypatch, result):
+    if not dag.has_task("compact"):
+        pytest.skip("the job's file has no compaction")
+    monkeypatch.setattr(HeadraceRunOperator, "execute", returning(result))
     monkeypatch.setattr(CommandTask, "execute", fail)
+    tasks, run = states(dag, dag.test())
+
+    assert (run, tasks["compact"], tasks["refused"], tasks["end"]) == ("failed", "failed", "skipped", "upstream_failed")
+
+
+def test_failed_run_is_no_refused_run(dag, monkeypatch):
     monkeypatch.setattr(HeadraceRunOperator, "execute", fail)
     tasks, run = states(dag, dag.test())
 
-    assert (run, tasks[failing], tasks["refused"]) == ("failed", "failed", "skipped")
+    assert (run, tasks["run"], tasks["refused"], tasks["end"]) == ("failed", "failed", "skipped", "upstream_failed")
+
+
+def returning(result):
+    """Return an `execute` of a task that returns `result`."""
+    return lambda _, context: result  # noqa: ARG005
+
+
+def fail(task, context):
+    """Stand in for the `execute` of a task that fails."""
+    raise AirflowFailException("no")
 
 
 def test_skipped_by_hand_is_no_failure(dag, monkeypatch):

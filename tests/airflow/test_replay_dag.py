@@ -23,7 +23,6 @@ from tests.airflow.test_run_operator import DAY, GAP, REPORT, FakeInstance, cont
 
 __all__ = ["last_published"]
 
-pytestmark = pytest.mark.usefixtures("needs_spark")
 
 TAKEN_IN = {**GAP, "message": "has been taken in already", "is_taken_in": True}
 DONE = {

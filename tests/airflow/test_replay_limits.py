@@ -14,7 +14,6 @@ from tests.airflow.test_run_operator import FakeInstance
 
 __all__ = ["notes"]
 
-pytestmark = pytest.mark.usefixtures("needs_spark")
 
 LIMIT = "120 minutes expected, and replay.max_minutes is 60"
 PLAN = {

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace import clock
+from headrace.airflow._notes import write_note
 from headrace.airflow._order_of_runs import is_cancelled
 from headrace.airflow._rest import AirflowApi, ApiError
-from headrace.airflow._results import write_note
 from tests.jobs.faulty_api import all_faults, faulty_api, passing_faults
 
 DAY = datetime(2013, 1, 10, tzinfo=UTC)

@@ -332,7 +332,16 @@ def test_degraded_run_warns_and_gets_a_note(run, monkeypatch, report, message):
     monkeypatch.setattr("headrace.airflow._run_operator.write_note", lambda _, text, __: notes.append(text))
     execute(run, report=report)
 
-    assert notes == ([] if message is None else [message])
+    ((_, *sentences),) = [note.split("; ") for note in notes]
+    assert sentences == ([] if message is None else [message])
+
+
+def test_task_keeps_checkpoint_and_watermark(run):
+    kept = {}
+    context = {**context_of(run), "task_state_store": SimpleNamespace(set=kept.__setitem__)}
+    execute(run, context=context)
+
+    assert kept == {"headrace": {"checkpoint": 7, "watermark": "2013-01-31T00:00:00Z"}}
 
 
 def test_links_lead_to_checkpoint_and_spark(run):
@@ -379,20 +388,15 @@ def test_budget_above_the_jobs_own_is_refused(run):
     execute(run, budget="30m")
 
 
-@pytest.mark.parametrize("task", ["check", "run"])
-def test_unknown_param_is_refused(dag_bag, task):
-    task = dag_bag().dags["flights"].get_task(task)
-    task.allow_nested_operators = True
-    context = context_of(task, conf={"max_batch": 1})
-
+def test_unknown_param_is_refused(run):
     with pytest.raises(AirflowSkipException, match="unknown param 'max_batch'; did you mean 'max_batches'"):
-        task._pre_execute_hook(context) if task.task_id == "check" else execute(task, context=context)
+        execute(run, context=context_of(run, conf={"max_batch": 1}))
 
 
 FAILED = {"before": {"run": "failed"}}
 
 
-@pytest.mark.parametrize("task", ["run", "verify", "compact"])
+@pytest.mark.parametrize("task", ["run", "compact", "end"])
 @pytest.mark.parametrize("state", ["failed", "upstream_failed"])
 @pytest.mark.parametrize(
     ("run_type", "logical_date"), [("asset_triggered", None), ("manual", None), ("scheduled", DAY)]
@@ -426,7 +430,7 @@ def test_own_dag_waits_for_the_run_alone(home):
         mine = HeadraceRunOperator(task_id="run", job="flights", home=home, hold_after_failure=True)
     mine.allow_nested_operators = True
 
-    execute(mine, context=context_of(mine, states={"before": {"run": "success", "verify": "failed"}}))
+    execute(mine, context=context_of(mine, states={"before": {"run": "success", "compact": "failed"}}))
     with pytest.raises(AirflowRescheduleException):
         execute(mine, context=context_of(mine, states={"before": {"run": "failed"}}))
 
@@ -450,7 +454,7 @@ def test_run_keeps_the_interval_of_its_kind(run, run_type, start):
 def test_own_dag_names_the_zone_of_its_files(home, schedule, mode):
     zone = ZoneInfo("UTC" if isinstance(schedule, CronDataIntervalTimetable) else "America/New_York")
     with DAG("mine", schedule=schedule, start_date=datetime(2026, 1, 1, tzinfo=zone)):
-        mine = HeadraceRunOperator(task_id="run", job="flights", home=home, ask_first=False)
+        mine = HeadraceRunOperator(task_id="run", job="flights", home=home)
     mine.allow_nested_operators = True
     mine._hook = FakeHook(mine, 0, REPORT, ())
     mine.application_args = ["run", "flights", f"--mode={mode}"]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import sys
 import tarfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,11 +15,11 @@ import yaml
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
 
+import headrace
 from headrace.airflow import HeadraceCheckpointSensor, HeadraceRunOperator, HeadraceSavepointOperator, headrace_dags
 from headrace.errors import ConfigError
 from headrace.provision.class_archive import ClassArchive
-
-pytestmark = pytest.mark.usefixtures("needs_spark")
+from headrace.provision.pyspark import SUBMIT_OPTIONS
 
 OTHER = "/opt/jobs/bin/python"
 
@@ -33,12 +36,13 @@ def profile(home):
 
 
 def submitted(run, monkeypatch):
-    """Return the words of spark-submit and its environment."""
+    """Return the command that starts the driver, the options of spark-submit that are in it or that the driver gets, and its environment."""
     seen = {}
 
     def submit(hook, application):
-        seen["words"] = hook._build_spark_submit_command(application)
+        seen["command"] = hook._build_spark_submit_command(application)
         seen["environment"] = {**os.environ, **(hook._env or {})}
+        seen["words"] = [*seen["command"], *shlex.split(seen["environment"].get(SUBMIT_OPTIONS, ""))]
         (archive,) = [word for word in seen["words"] if "headrace-home.tar.gz" in word] or [None]
         if archive is not None:
             with tarfile.open(archive.split(",")[-1].partition("#")[0]) as packed:
@@ -129,6 +133,37 @@ def test_spark_submit_of_another_python_gets_no_archive(home, profile, monkeypat
     assert run.environment["JAVA_HOME"]
 
 
+@pytest.mark.parametrize("python", [None, OTHER])
+def test_driver_starts_before_spark(home, profile, monkeypatch, python):
+    profile(python=python)
+    run = submitted(the_run(home=home), monkeypatch)
+
+    program, driver, *words = run.command
+    assert (program, Path(driver)) == (
+        python or sys.executable,
+        Path(headrace.__file__).parent / "cli/submit/driver.py",
+    )
+    assert (words[:2], "--master" in words) == (["run", "flights"], False)
+    options = shlex.split(run.environment[SUBMIT_OPTIONS])
+    assert (options[0], options[-1], "flights" in options) == ("--master", "pyspark-shell", False)
+    assert after(options, "--deploy-mode") == "client"
+
+
+def test_driver_elsewhere_is_submitted(home, profile, monkeypatch):
+    profile(master="yarn", deploy_mode="cluster")
+    run = submitted(the_run(home=home), monkeypatch)
+
+    assert (run.command[0], SUBMIT_OPTIONS in run.environment) == ("spark-submit", False)
+
+
+def test_settings_reach_spark_as_they_are(home, profile, monkeypatch):
+    awkward = """it's "two words" $HOME `id` \\n"""
+    profile(spark={"spark.app.text": awkward})
+    options = shlex.split(submitted(the_run(home=home), monkeypatch).environment[SUBMIT_OPTIONS])
+
+    assert f"spark.app.text={awkward}" in options
+
+
 def test_relative_python_starts_at_the_home(home, profile, monkeypatch):
     profile(python="env/bin/python")
     run = submitted(the_run(home=home), monkeypatch)
@@ -177,8 +212,7 @@ def test_commands_use_the_python_of_the_profile(home, profile):
     profile(python=OTHER)
     dags = headrace_dags("conf/jobs")
 
-    tasks = [dags["flights"].get_task(name) for name in ("check", "verify", "compact")]
-    tasks += dags["headrace_maintenance"].tasks
+    tasks = [dags["flights"].get_task("compact"), *dags["headrace_maintenance"].tasks]
     assert {task.python for task in tasks} == {OTHER}
     for dag in dags.values():
         DagSerialization.to_json(dag)

@@ -77,7 +77,8 @@ def _unreported(exit_code: int) -> str:
         error for error in vars(errors).values() if isinstance(error, type) and issubclass(error, errors.HeadraceError)
     )
     for error in known:
-        if error.exit_code == exit_code and error not in {errors.HeadraceError, errors.EngineBug}:
+        # Python itself ends with 1 where it could not even start the command.
+        if error.exit_code == exit_code and error not in {errors.HeadraceError, errors.EngineBug, errors.CheckFailed}:
             return f"{error.__name__}: {error.__doc__} The log above has the message."
     return f"the command ended with exit code {exit_code}. The log above says why."
 

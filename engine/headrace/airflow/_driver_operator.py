@@ -1,7 +1,8 @@
-"""Base of operators that run a driver, and the log of spark-submit in their tasks.
+"""Base of operators that run a driver, and the log of a driver in their tasks.
 
-The driver runs through spark-submit of Airflow's Spark provider, or as the command without Spark. The log of
-spark-submit has the driver's lines, and Spark's warnings and errors.
+A driver on the task's machine is the command itself, which starts Spark when it needs it, with the settings that Airflow's Spark
+provider has for spark-submit. A driver on the cluster goes through spark-submit. The log has the driver's lines, and Spark's warnings and
+errors.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import contextlib
 import json
 import os
 import re
+import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +28,8 @@ from headrace.airflow._results import SparkUiLink, operator_lineage
 from headrace.airflow._submission import packed_home, submission, task_environment
 from headrace.airflow._words import option, plain_words
 from headrace.config import JobConfig, expand_settings
-from headrace.errors import ConfigError, SparkNeededError
+from headrace.errors import ConfigError
+from headrace.provision.pyspark import SUBMIT_OPTIONS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -38,7 +42,7 @@ _SPARK_UI = re.compile(r"\bSpark UI at (https?://\S+)")
 class DriverLog:
     """Logger that leaves out Spark's lines of level INFO and below, and reports the address of the Spark UI.
 
-    It replaces the logger of the Spark provider's hook, which logs each line of spark-submit's output.
+    It replaces the logger of the Spark provider's hook, which logs each line of its process's output.
     """
 
     def __init__(self, log: Any, *, on_spark_ui: Callable[[str], None], spark_info: bool = False) -> None:
@@ -114,8 +118,6 @@ class DriverOperator(SparkSubmitOperator):
             self.prepare()
         except ConfigError as error:
             raise CommandFailed(error.exit_code, {"error": type(error).__name__, "message": str(error)}) from None
-        if self._needs_spark and (report := self.without_spark()) is not None:
-            return report
         with ReportFile() as report_file:
             if self._job.profile.deploy_mode == "client" or not self._needs_spark:
                 self.application_args = [*(self.application_args or []), option("report", report_file.path)]
@@ -124,18 +126,11 @@ class DriverOperator(SparkSubmitOperator):
                 self._archives = ",".join(filter(None, (self._archives, home)))
             return self._submitted(context, report_file) if self._needs_spark else self._ran_here(report_file)
 
-    def without_spark(self) -> Report | None:
-        """Run the command as far as it needs no Spark; return its report, None if it has to be submitted. By default it has to.
-
-        Raises `CommandFailed` as `report` does.
-        """
-        return None
-
     def on_kill(self) -> None:
-        """Kill the command; or the driver, then spark-submit: the provider kills only spark-submit's JVM.
+        """Kill the command with its processes: the provider kills only the process that it has started.
 
-        Spark's Python workers end with the JVM. The driver is a child of the JVM and would only notice at its next call into Spark.
-        Until then it would go on computing and committing beside the next attempt.
+        Spark's JVM would notice at its next look at its input, and the processes of its workers after it. Until then they would go on
+        beside the next attempt.
         """
         if self._command is not None:
             self._command.end()
@@ -163,9 +158,9 @@ class DriverOperator(SparkSubmitOperator):
             os.environ.update(java | {"PATH": task_environment(self._job.home, self._job.profile.python)["PATH"]})
 
     def _submitted(self, context: Context, report_file: ReportFile) -> Report | None:
-        """Submit, wait, and return the driver's report. Raises `CommandFailed` when the driver fails."""
+        """Let the provider start the driver, wait, and return the driver's report. Raises `CommandFailed` when the driver fails."""
         if self._hook is None:
-            self._hook = self._get_hook()
+            self._hook = self._hook_of_driver() if self._job.profile.deploy_mode == "client" else self._get_hook()
 
         def keep_spark_ui(address: str) -> None:
             self.spark_ui_link = address
@@ -182,22 +177,31 @@ class DriverOperator(SparkSubmitOperator):
             raise CommandFailed(exit_code, report_file.content()) from None
         return report_file.content()
 
-    def _ran_here(self, report_file: ReportFile, *words: str) -> Report | None:
-        """Run the command, with further `words`, in its own process, and return its report. Raises `CommandFailed` when it fails."""
-        self._command = HeadraceCommand([*self.application_args, *words], self._job.home, self._job.profile.python)
+    def _hook_of_driver(self) -> Any:
+        """Return the provider's hook, which starts the driver itself in place of spark-submit, and gives it the options of spark-submit.
+
+        So a run that has nothing to do starts no JVM, and one that has waits for one Python less.
+        """
+        words, self.application_args = self.application_args, []
+        hook: Any = self._get_hook()
+        self.application_args = words
+        build = hook._build_spark_submit_command  # noqa: SLF001  the provider offers no other way
+        python = self._job.profile.python or sys.executable
+
+        def command(application: str) -> list[str]:
+            _, *options = build("pyspark-shell")
+            hook._env = {**(hook._env or {}), SUBMIT_OPTIONS: shlex.join(options)}  # noqa: SLF001
+            return [python, application, *words]
+
+        hook._build_spark_submit_command = command  # noqa: SLF001
+        return hook
+
+    def _ran_here(self, report_file: ReportFile) -> Report | None:
+        """Run the command in its own process, and return its report. Raises `CommandFailed` when it fails."""
+        self._command = HeadraceCommand(self.application_args, self._job.home, self._job.profile.python)
         if exit_code := self._command.shown(self.log):
             raise CommandFailed(exit_code, report_file.content())
         return report_file.content()
-
-    def _asked(self) -> Report | None:
-        """Run the command on this machine `--without-spark`; return its report, None if it needs Spark."""
-        with ReportFile() as report_file:
-            try:
-                return self._ran_here(report_file, "--without-spark", option("report", report_file.path))
-            except CommandFailed as failed:
-                if failed.exit_code == SparkNeededError.exit_code:
-                    return None
-                raise
 
     def _publish_master(self) -> None:
         """Make the profile's `master` a connection of this process: the provider reads it from a connection.

@@ -1,6 +1,6 @@
 """DAGs of jobs: the runs of one job, the maintenance of all jobs, and the restore of a job.
 
-The DAG of a job checks the job, runs it, verifies it, and regularly compacts its state. A person starts the DAG
+The DAG of a job runs it, with its check and its verification, and compacts its state when that is due. A person starts the DAG
 `headrace_restore` by hand.
 """
 
@@ -15,18 +15,21 @@ from airflow.sdk import (
     DAG,
     Asset,
     AssetAll,
+    BaseOperator,
     CronDataIntervalTimetable,
     CronTriggerTimetable,
     Param,
     PartitionedAssetTimetable,
     TaskGroup,
 )
+from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from headrace.airflow._command import CommandTask
-from headrace.airflow._order_of_runs import EndTask, RefusedTask, refuse
+from headrace.airflow._order_of_runs import EndTask, RefusedTask
 from headrace.airflow._replay_requests import has_replay_dag
+from headrace.airflow._results import Result
 from headrace.airflow._run_operator import HeadraceRunOperator
-from headrace.airflow._settings import deadline_of, job_params, run_settings, task_settings, unknown_params
+from headrace.airflow._settings import deadline_of, job_params, run_settings, task_settings
 from headrace.config import JobConfig, ScheduleConfig
 
 if TYPE_CHECKING:
@@ -36,13 +39,13 @@ if TYPE_CHECKING:
 _OF_JOB = """
 Runs the job `{name}` of `conf/jobs/{name}.yaml`.
 
-- **check**: the file, the tables' schemas and the services the job calls are as they should be.
-- **run**: takes in what is new, on cluster `{cluster}`, for at most {budget}. Runs follow one another; a run that
-  failed holds up those after it until it is cleared (or retried with success).
-- **verify**: what the run left behind is consistent: checkpoint, state tables and sinks name the same versions.
-- **compact**: rewrites the state tables, once in a number of runs.
+- **run**: takes in what is new, on cluster `{cluster}`, for at most {budget}. It checks the job first, and verifies afterwards that checkpoint, state
+  tables and sinks name the same versions: both are steps of its report. Runs follow one another; a run that failed holds up those after it
+  until it is cleared (or retried with success).
+- **compact**: rewrites the state tables, once in a number of runs; skipped by the others.
 - **refused**: skipped, unless the run was refused (a param with a typo, an interval that cannot be taken in, a cancelled backfill).
   Then the other tasks are skipped, which holds up no run, and this one fails with the reason.
+- **end**: nothing, without a process. It fails with `run` and `compact`, so that the DAG run does.
 
 A backfill runs its data interval, whatever the job's mode. {taken_in} To go back to an earlier checkpoint: `headrace_restore`.
 """
@@ -74,17 +77,10 @@ def job_dag(job: JobConfig) -> DAG:
         deadline=deadline_of(job),
         auto_register=False,
     ) as dag:
-        run, verify = _run(job, params.keys()), _command(job, "verify")
-        _check(job, params.keys()) >> run >> verify >> RefusedTask()
-        if job.compaction.every:
-            compact = _command(
-                job, "maintain", "--state", f"--every={job.compaction.every}", task_id="compact", skip_if_held=True
-            )
-            verify >> compact
-            # The next run waits for the tasks right after `run` (wait_for_downstream): it and compaction both hold the job.
-            run >> compact
-        else:
-            verify >> EndTask(task_id="end")
+        run, after = _run(job, params.keys()), _after_run(job)
+        run >> after >> RefusedTask()
+        # A DAG run fails if one of its last tasks fails, and `refused` is skipped where a task before it failed.
+        [run, after] >> EndTask(task_id="end", trigger_rule="none_failed")
     return dag
 
 
@@ -104,23 +100,31 @@ def _explanation(job: JobConfig) -> str:
     return _OF_JOB.format(name=job.job, cluster=job.cluster, budget=job.run.budget, taken_in=taken_in)
 
 
-def _check(job: JobConfig, params: Collection[str]) -> CommandTask:
-    # The first task refuses unknown params; so does the operator of the run, in case only that task is cleared.
-    def refuse_unknown(context: Context) -> None:
-        if unknown := unknown_params(context, params):
-            refuse(context, unknown, context["task"].log)
-
-    # The same code was tried on a sample by whoever wrote it; two more processes in each run would cost a second.
-    return _command(job, "check", "--no-sample", pre_execute=refuse_unknown)
-
-
-def _command(job: JobConfig, verb: str, *options: str, task_id: str | None = None, **settings: Any) -> CommandTask:
-    timeout = job.run.budget + job.run.grace
-    words = [verb, job.job, *options]
-    python = job.profile.python
+def _after_run(job: JobConfig) -> BaseOperator:
+    """Return the task between `run` and `refused`. The next run waits for it (wait_for_downstream): it and a compaction both hold the job."""
+    if not job.compaction.every:
+        return EndTask(task_id="uncompacted")
     return CommandTask(
-        task_id=task_id or verb, words=words, home=job.home, python=python, execution_timeout=timeout, **settings
+        task_id="compact",
+        words=["maintain", job.job, "--state", f"--every={job.compaction.every}"],
+        home=job.home,
+        python=job.profile.python,
+        execution_timeout=job.run.budget + job.run.grace,
+        skip_if_held=True,
     )
+
+
+def leave_out_idle_tasks(context: Context, result: Result | None) -> None:
+    """Skip the tasks behind a run that have nothing to do, before Airflow starts a process for them.
+
+    Raises `DownstreamTasksSkipped`, which ends the task with success; but not where the driver is elsewhere: then `compact` looks by itself.
+    """
+    if result is None:
+        return
+    task = context["task"]
+    context["ti"].xcom_push(key="return_value", value=result)  # Airflow does that behind this function
+    idle = {"refused"} if result.get("compaction_due") else {"refused", *task.downstream_task_ids} - {"end"}
+    raise DownstreamTasksSkipped(tasks=sorted(idle))  # type: ignore[no-untyped-call]  # Airflow gives it no types
 
 
 def _run(job: JobConfig, params: Collection[str]) -> HeadraceRunOperator:
@@ -135,7 +139,10 @@ def _run(job: JobConfig, params: Collection[str]) -> HeadraceRunOperator:
         end_of_input="{{ params.end_of_input }}",
         known_params=params,
         skip_refused=True,
-        # One run after another, in the order of logical dates, each with its verification and compaction.
+        check=True,
+        verify=True,
+        post_execute=leave_out_idle_tasks,
+        # One run after another, in the order of logical dates, each with its compaction.
         max_active_tis_per_dag=1,
         depends_on_past=True,
         wait_for_downstream=True,

@@ -19,8 +19,8 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 
 from headrace import clock
+from headrace.airflow._notes import write_note
 from headrace.airflow._rest import AirflowApi, ApiError, run_path
-from headrace.airflow._results import write_note
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -211,7 +211,7 @@ class RefusedTask(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Raise `AirflowFailException` with the reason; `AirflowSkipException` if a person has skipped the tasks."""
-        reasons = context["ti"].xcom_pull(task_ids=["check", "run"], key=REASON)
+        reasons = context["ti"].xcom_pull(task_ids=["run"], key=REASON)
         for reason in reasons or ():
             if reason is not None:
                 raise AirflowFailException(
@@ -221,7 +221,7 @@ class RefusedTask(BaseOperator):
 
 
 class EndTask(BaseOperator):
-    """Do nothing. A DAG run fails if one of its last tasks fails, and `refused` does not fail with `verify`: this task does."""
+    """Do nothing, after all other tasks or in the place of one that the job's file leaves out."""
 
     inherits_from_empty_operator = True
 

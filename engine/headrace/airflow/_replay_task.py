@@ -13,9 +13,10 @@ from headrace import clock
 from headrace.airflow._command import failure
 from headrace.airflow._difference_summary import plan_text, summary
 from headrace.airflow._driver_operator import CommandFailed, DriverOperator
+from headrace.airflow._notes import write_note
 from headrace.airflow._partitions import keys_of
 from headrace.airflow._replay_requests import requested, tell_requesters
-from headrace.airflow._results import SparkUiLink, announce_promotion, write_note
+from headrace.airflow._results import SparkUiLink, announce_promotion
 from headrace.airflow._run_operator import RUN_ID
 from headrace.airflow._words import option
 from headrace.config import JobConfig, Promote

@@ -1,7 +1,4 @@
-"""Results of a run's task where Airflow shows them: assets, links, notes and lineage.
-
-A task pushes each link as an XCom. A note goes through Airflow's REST API: a task has no other way to write one.
-"""
+"""Results of a run's task where Airflow shows them: assets, links and lineage. A task pushes each link as an XCom."""
 
 from __future__ import annotations
 
@@ -15,9 +12,7 @@ from airflow.sdk import Asset, BaseOperatorLink, conf
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from headrace.airflow._partitions import add_keys
-from headrace.airflow._rest import CONNECTION, LONGEST_NOTE, AirflowApi, ApiError, quoted, run_path
 from headrace.config import JobConfig
-from headrace.names import counted
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
@@ -73,6 +68,14 @@ def announce(result: Result, outlets: Sequence[Any], context: Context, keys: Seq
     return kept
 
 
+def keep_position(context: Context, result: Result) -> None:
+    """Keep checkpoint and watermark of a run in the state store of its task, where Airflow has one (3.3 does)."""
+    store = context.get("task_state_store")
+    position = {name: result[name] for name in ("checkpoint", "watermark") if result[name] is not None}
+    if store is not None and position:
+        store.set("headrace", position)
+
+
 def announce_promotion(
     report: Mapping[str, Any], outlets: Sequence[Any], context: Context, keys_of: Callable[[Any], Sequence[str]]
 ) -> list[Any]:
@@ -98,30 +101,6 @@ def announce_promotion(
         add_keys(event, keys, None, with_plain=True)
         kept.append(outlet)
     return kept
-
-
-def degraded(result: Result) -> str | None:
-    """Return a sentence on waiting elements, rows in quarantine, and the warnings of the run; None if there are none."""
-    job, waiting, quarantined = result["job"], result["waiting"], result["quarantined"]
-    sentences = []
-    if waiting:
-        sentences.append(
-            f"{counted(waiting, 'element waits', 'elements wait')} for services (headrace waiting {job} --calls)"
-        )
-    if quarantined:
-        sentences.append(
-            f"{counted(quarantined, 'row of this run is', 'rows of this run are')} in the quarantine (headrace quarantine {job})"
-        )
-    sentences += [warning["message"] for warning in result.get("warnings", ())]
-    return "; ".join(sentences) or None
-
-
-def done(result: Result) -> str | None:
-    """Return a sentence on a run whose interval had been taken in before, with the same input; None for other runs."""
-    if result["stopped_because"] != "done" or result["interval"] is None:
-        return None
-    start, end = result["interval"]
-    return f"interval {start} to {end} was taken in before, and its input is the same: there was nothing to do"
 
 
 def _sink_of(outlet: Any, result: Result) -> str | None:
@@ -189,28 +168,6 @@ def result_page(task_instance: Any) -> str:
         quote(str(part), safe="") for part in (task_instance.dag_id, task_instance.run_id, task_instance.task_id)
     )
     return f"{base}/dags/{dag}/runs/{run}/tasks/{task}/xcom"
-
-
-def write_note(context: Context, text: str, log: Any) -> None:
-    """Put a note on the task instance, through the connection `headrace_airflow_api`; without one, do nothing.
-
-    The connection has login and password of an Airflow user who may edit task instances; without a host, it uses the server
-    of [api] base_url. An error is only logged as a warning: a run must not fail for a note.
-    """
-    api = AirflowApi.connected()
-    if api is None:
-        log.debug("no note was written: there is no connection %s", CONNECTION)
-        return
-    try:
-        api.patch(_path(context["ti"]), {"note": text[:LONGEST_NOTE]}, update_mask="note")
-    except ApiError as error:
-        log.warning("no note was written through connection %s: %s", CONNECTION, error)
-
-
-def _path(task_instance: Any) -> str:
-    path = f"{run_path(task_instance)}/taskInstances/{quoted(task_instance.task_id)}"
-    index = getattr(task_instance, "map_index", -1)
-    return f"{path}/{index}" if index is not None and index >= 0 else path
 
 
 def datasets_of(job: JobConfig) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:

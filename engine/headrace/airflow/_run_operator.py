@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from headrace.airflow._command import failure
 from headrace.airflow._driver_operator import CommandFailed, DriverOperator, Report
 from headrace.airflow._home import given_job
+from headrace.airflow._notes import degraded, done, note_of, write_note
 from headrace.airflow._order_of_runs import (
     asked_at,
     hold_behind_failed_run,
@@ -33,12 +34,10 @@ from headrace.airflow._results import (
     Result,
     SparkUiLink,
     announce,
-    degraded,
-    done,
+    keep_position,
     result_of,
     result_page,
     sink_assets,
-    write_note,
 )
 from headrace.airflow._settings import unknown_params
 from headrace.airflow._submission import run_words
@@ -116,7 +115,7 @@ _REFUSALS = frozenset({ConfigError.exit_code, IntervalError.exit_code})
 
 
 class HeadraceRunOperator(DriverOperator):
-    """Run a job once, as `headrace run` does, through spark-submit on the job's cluster profile.
+    """Run a job once, as `headrace run` does, on the job's cluster profile. A run without work starts no JVM.
 
     Give `job` as the name of a file in `conf/jobs/`; `home` is the folder that holds `conf/` ($HEADRACE_HOME, else the nearest
     folder above the DAG file). All other options are those of `headrace run`, may be templates, and are left out when they
@@ -129,9 +128,7 @@ class HeadraceRunOperator(DriverOperator):
     default the task's result. `spark_info` shows Spark's lines of level INFO. With `hold_after_failure` a run waits while the same
     task of another run of the DAG has failed. `known_params`, if given, are the only params that the DAG accepts. With
     `skip_refused` a run that somebody triggered, and that cannot be what was asked for (exit code 2 or 9), or whose backfill was
-    cancelled, ends as skipped: then it holds up no other run. With `ask_first` the task asks the command on its own machine, before it submits, whether the run needs Spark: a run without work starts no
-    JVM. It does not ask if the driver runs on another machine, and where something is to be done in any case (`finish`,
-    `end_of_input`). With `register_replay`, a run whose interval was taken in already succeeds and starts the job's replay DAG, if the input
+    cancelled, ends as skipped: then it holds up no other run. With `register_replay`, a run whose interval was taken in already succeeds and starts the job's replay DAG, if the input
     of the interval has changed, or if a person asked for it again: by clearing the task, by a backfill, or by a run for a logical date.
     """
 
@@ -161,7 +158,8 @@ class HeadraceRunOperator(DriverOperator):
         known_params: Collection[str] | None = None,
         skip_refused: bool = False,
         register_replay: bool = False,
-        ask_first: bool = True,
+        check: bool | str = False,
+        verify: bool | str = False,
         **kwargs: Any,
     ) -> None:
         """Read the job's file. Raises `ConfigError` for an unknown job, or a wrong file."""
@@ -180,6 +178,8 @@ class HeadraceRunOperator(DriverOperator):
             "finish": finish,
             "end-of-input": end_of_input,
             "no-follow": register_replay,
+            "check": check,
+            "verify": verify,
         }
         outlets = [*sink_assets(config), *([replay_asset(config.job)] if register_replay else [])]
         settings = {"outlets": outlets, "runner": runner, "spark_info": spark_info, **kwargs}
@@ -187,7 +187,6 @@ class HeadraceRunOperator(DriverOperator):
         self.checkpoint_link = ""
         self._checkpoint_url = checkpoint_url
         self._holds_after_failure = hold_after_failure
-        self._asks_first = ask_first
         self._skips_refused = skip_refused
         self._known_params = None if known_params is None else frozenset(known_params)
 
@@ -212,12 +211,6 @@ class HeadraceRunOperator(DriverOperator):
         """Turn the rendered arguments into those of spark-submit. Raises `ConfigError` for invalid ones."""
         super().prepare()
         _check_budget(value_of("budget", self.application_args), self._job.run.budget)
-
-    def without_spark(self) -> Report | None:
-        """Ask the command whether the run needs Spark; return its report if it does not, None if it has to be submitted."""
-        always = {"--finish", "--end-of-input"} & set(self.application_args)
-        asks = self._asks_first and not always and self._job.profile.deploy_mode == "client"
-        return self._asked() if asks else None
 
     def _takes_an_interval(self) -> bool:
         """Return whether the run takes in the DAG run's data interval."""
@@ -293,14 +286,14 @@ class HeadraceRunOperator(DriverOperator):
         }
 
     def _finished(self, result: Result, context: Context) -> Result:
-        """Update assets, links, log and note after a successful run; return its result."""
+        """Update assets, links, log, note and the task's state store after a successful run; return its result."""
         self.checkpoint_link = self._link_to(result, context)
         if sentence := done(result):
             self.log.info(sentence)
         if warning := degraded(result):
             self.log.warning("%s: %s", self._job.job, warning)
-        if note := "; ".join(filter(None, (sentence, warning))):
-            write_note(context, note, self.log)
+        write_note(context, note_of(self._job, result), self.log)
+        keep_position(context, result)
         keys = keys_of(self._job, result.get("intervals", ()))
         asked = self._followed(result, context)
         self.outlets = [*announce(result, without_replay(self._job.job, self.outlets), context, keys), *asked]

@@ -8,7 +8,7 @@ from headrace.errors import ConfigError
 
 _NOTHING = {"", "None"}
 _ON, _OFF = {"True", "true", "1", "yes", "on"}, {"False", "false", "0", "no", "off"}
-SWITCHES = frozenset({"--finish", "--end-of-input", "--force-fail-over", "--no-follow"})
+SWITCHES = frozenset({"--finish", "--end-of-input", "--force-fail-over", "--no-follow", "--check", "--verify"})
 
 
 def option(name: str, value: object) -> str:

@@ -46,18 +46,23 @@ def check(
 
     Checks configuration, pipeline, Java, pyspark and jars, stored state and sinks, input folders and tables, services, and
     whether another run holds the job. Tries filters, event times and keys on rows of the input, in two processes, and refuses
-    those that depend on chance or on the date. With --no-sample, as in DAGs, it tries none, and input that a run would refuse is a warning:
+    those that depend on chance or on the date. With --no-sample, as `headrace run --check` does, it tries none, and input that a run would refuse is a warning:
     the run may need other files. Lists all problems of the job's file and pipeline at once.
 
     Example:  headrace check flights --strict
 
     Exit codes: 0 fine, warnings included; 1 something would fail; 2 the configuration or the pipeline is wrong.
     """
+    config = load(job, cluster, checked=False)
+    return of_findings(findings_of(config, sample=sample, strict=strict), config.job)
+
+
+def findings_of(config: JobConfig, *, sample: bool, strict: bool) -> list[Finding]:
+    """Return what `check` finds. Raises `ConfigError` with all problems of the job's file and pipeline."""
     from headrace.commit.run_check import checked_plan
     from headrace.log.log import CheckpointLog
     from headrace.tables.folder import JobFolder
 
-    config = load(job, cluster, checked=False)
     plan = checked_plan(config)
     findings = [Finding("configuration", "ok", str(config.file)), Finding("pipeline", "ok", config.pipeline)]
     findings += runner(config, plan)
@@ -71,8 +76,7 @@ def check(
     findings += step_tables(config)
     findings += determinism(config, plan) if sample else ()
     outside = [*services(config), lease(log)]
-    findings += outside if strict else as_warnings(outside)
-    return of_findings(findings, config.job)
+    return findings + (outside if strict else as_warnings(outside))
 
 
 Full = Annotated[bool, typer.Option("--full", help="Also read all rows of the data files.")]
@@ -88,12 +92,15 @@ def verify(job: Job = None, branch: Branch = None, *, full: Full = False) -> Rep
 
     Exit codes: 0 all checks hold; 1 a check failed; 2 the configuration is wrong.
     """
+    config = load(job, branch=branch)
+    return of_findings(verified(config, reads_rows=full), config.job)
+
+
+def verified(config: JobConfig, *, reads_rows: bool = False) -> list[Finding]:
+    """Return what `verify` finds."""
     from headrace.commit.verify import verify as verify_job
 
-    config = load(job, branch=branch)
-    results = verify_job(config, reads_rows=full)
-    findings = [Finding(f.check, "ok" if f.ok else "fail", f.detail) for f in results]
-    return of_findings(findings, config.job)
+    return [Finding(f.check, "ok" if f.ok else "fail", f.detail) for f in verify_job(config, reads_rows=reads_rows)]
 
 
 def row_kinds(config: JobConfig) -> Iterator[Finding]:

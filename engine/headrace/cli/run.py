@@ -17,6 +17,7 @@ from headrace import clock
 from headrace.cli.arguments import REPORT_FILE, Branch, Cluster, Job, check_word, load, new_run_id, parsed_milliseconds
 from headrace.cli.backfill_result import Ended, followed
 from headrace.cli.branch import OtherPipeline, OtherSource, Setting, with_options
+from headrace.cli.run_steps import RunSteps
 from headrace.errors import ConfigError, HeadraceError
 from headrace.report import Block, Fact, Report, Time, facts
 
@@ -69,6 +70,14 @@ AsyncState = Annotated[
 WithoutSpark = Annotated[
     bool,
     typer.Option("--without-spark", help="End with exit code 14, before anything is taken in, if the run needs Spark."),
+]
+Check = Annotated[
+    bool,
+    typer.Option("--check", help="First do what 'headrace check --no-sample' does; what it finds is in the report."),
+]
+Verify = Annotated[
+    bool,
+    typer.Option("--verify", help="Afterwards do what 'headrace verify' does, and see whether the compaction is due."),
 ]
 NoFollow = Annotated[
     bool, typer.Option("--no-follow", help="Leave pending corrections to others, whatever replay.follow says.")
@@ -222,6 +231,8 @@ def run(
     async_state: AsyncState = None,
     force_fail_over: ForceFailOver = False,
     no_follow: NoFollow = False,
+    check: Check = False,
+    verify: Verify = False,
     pipeline: OtherPipeline = None,
     source: OtherSource = None,
     allow_effects: AllowEffects = False,
@@ -262,12 +273,16 @@ def run(
     With --without-spark a run that has nothing to do ends as always, and one that needs Spark ends with exit code 14 before it takes
     anything in. A scheduler asks in this way whether a JVM has to start.
 
+    With --check and --verify the run does in its own process what 'headrace check --no-sample' does before it, and 'headrace verify'
+    after it. Both are steps of the report, with their seconds. A run goes on where the check fails, and refuses what it cannot work with.
+    A failed verification ends with exit code 1; what the run has committed stays.
+
     --report FILE writes the output of --json, or {"error", "message", "exit_code"}, to FILE, wherever stdout goes. An error in
     FILE is not shown on stderr as well.
 
     Example:  headrace run flights --max-batches 1
 
-    Exit codes: 0 done, out of budget or told to stop; 2 configuration; 3 another run holds the job; 4 a
+    Exit codes: 0 done, out of budget or told to stop; 1 --verify found a fault; 2 configuration; 3 another run holds the job; 4 a
     service is down; 5 user code raised; 6 stored state does not fit; 7 bad input; 8 storage; 9 an interval
     would leave a gap, or was taken in and its input has changed; 10 job and sink disagree; 12 rows conflict
     over a primary key; 13 Spark or a worker process died, or Spark did not start: run again; 14 --without-spark was given, and the run needs Spark.
@@ -296,12 +311,17 @@ def run(
     config = with_options(config, pipeline, source, setting)
     if ctx.meta.get(REPORT_FILE) is None:  # a scheduler gives the interval of each of its runs
         _note_unused_interval(config, options)
-    report = _run(config, options, runner, without_spark=without_spark)
+    steps = RunSteps(config)
+    if check:
+        steps.check()
+    report = steps.run(lambda: _run(config, options, runner, without_spark=without_spark))
+    failed = steps.verify() if verify else None
     content, blocks = plain_report(report), [*_blocks(report, options)]
+    content |= {"steps": steps.taken, "compaction_due": steps.compaction_due}
     if report.pending is not None and config.replay.follow == "automatic" and not no_follow:
         content["backfill"], after = _follow(config, options, runner)
         blocks += after
-    return Report(*facts(**content), *blocks)
+    return Report(*facts(**content), *blocks, error=failed)
 
 
 def _follow(config: JobConfig, options: RunOptions, runner: str | None) -> Ended:

@@ -18,12 +18,14 @@ from headrace.config import JobConfig
 from headrace.edits.edit import BlindEdit, Rewrite, carry_out
 from headrace.errors import StorageError
 from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.log import CheckpointLog
 from headrace.log.ttl import certain_expiries, declared_ttls
 from headrace.plan.loader import plan_of
 from headrace.sinks.registry import sink_of
 from headrace.storage.files import StagedFile
 from headrace.storage.table import TableMissingError, VersionTakenError
 from headrace.tables.expiry import RowExpiry, unexpired
+from headrace.tables.folder import JobFolder
 from headrace.tables.live_rows import last_rows
 from headrace.tables.requests import unexpired_responses
 from headrace.tables.schemas import ALL_TABLES, KEYED_STATE, QUARANTINE, RESPONSES, tables_in
@@ -125,7 +127,7 @@ def compact(config: JobConfig, run_id: str, every: int | None = None) -> Checkpo
     since the last compaction.
     """
     with open_job(config, run_id) as job:
-        if every is not None and _runs_since_compaction(job) < every:
+        if every is not None and _runs_since_compaction(job.checkpoints) < every:
             return None
         checkpoint = carry_out(job, _Compaction())
         job.compact_log()
@@ -148,9 +150,15 @@ def compact_sinks(config: JobConfig, run_id: str, target_size: int) -> dict[str,
         return versions
 
 
-def _runs_since_compaction(job: OpenJob) -> int:
+def is_compaction_due(config: JobConfig) -> bool:
+    """Return whether as many runs as the job's file says (`compaction.every`) have committed since the last compaction. Needs no lease."""
+    every = config.compaction.every
+    return every is not None and _runs_since_compaction(CheckpointLog(JobFolder.of(config)).checkpoints) >= every
+
+
+def _runs_since_compaction(checkpoints: Sequence[Checkpoint]) -> int:
     runs: set[str] = set()
-    for checkpoint in reversed(job.checkpoints):
+    for checkpoint in reversed(checkpoints):
         if checkpoint.kind is Kind.COMPACTION:
             break
         if checkpoint.kind is Kind.BATCH:

@@ -23,6 +23,9 @@ FITTING_SPARK = ("4.0", "4.1", "4.2")
 
 TESTED_PYSPARK = "4.2.0"
 
+SUBMIT_OPTIONS = "HEADRACE_SUBMIT_OPTIONS"
+"""Variable of a driver that starts Spark itself: the options of spark-submit, with the quotes of a shell, and `pyspark-shell` behind them."""
+
 _SPARKS = f"{', '.join(FITTING_SPARK[:-1])} and {FITTING_SPARK[-1]}"
 _REFUSAL = f"and Delta's jars are made for Spark {_SPARKS}. Spark was not started."
 _INSTALL = "Run: pip install 'headrace[spark]'"

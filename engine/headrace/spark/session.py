@@ -16,7 +16,7 @@ from headrace.interrupts import watch
 from headrace.provision.class_archive import ClassArchive
 from headrace.provision.jars import absent_jars, how_to_get
 from headrace.provision.java import require_java
-from headrace.provision.pyspark import daemon_settings, spark_home
+from headrace.provision.pyspark import SUBMIT_OPTIONS, daemon_settings, spark_home
 
 
 def session(config: JobConfig) -> SparkSession:
@@ -30,11 +30,14 @@ def session_on(_: SparkContext) -> SparkSession:
 
 
 def context(config: JobConfig) -> SparkContext:
-    """Return the context that spark-submit made, or one with the settings of the job's cluster profile.
+    """Return a context with the options of spark-submit that the driver was given, or with the settings of the job's cluster profile.
 
     Raises `ConfigError` for missing jars, and `ClusterError` when Spark cannot be started.
     """
-    profile, is_submitted = config.profile, _is_submitted()
+    profile = config.profile
+    if (options := os.environ.get(SUBMIT_OPTIONS)) is not None:
+        os.environ["PYSPARK_SUBMIT_ARGS"] = options
+    is_submitted = options is not None or _is_submitted()
     if (executors := profile.spark.get("spark.pyspark.python")) is not None:
         os.environ["PYSPARK_PYTHON"] = executors  # a setting overrides the environment, as for spark-submit
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -49,8 +52,8 @@ def context(config: JobConfig) -> SparkContext:
         os.environ["JAVA_HOME"] = str(java)
         archive = ClassArchive(config.home, java, spark_home())
         java_options = profile.spark.get("spark.driver.extraJavaOptions", "")
-        if options := archive.submit_options(os.environ.get("SPARK_SUBMIT_OPTS", ""), java_options):
-            os.environ["SPARK_SUBMIT_OPTS"] = options
+        if archived := archive.submit_options(os.environ.get("SPARK_SUBMIT_OPTS", ""), java_options):
+            os.environ["SPARK_SUBMIT_OPTS"] = archived
         conf.setMaster(_with_retries(profile.master)).setAll([*_settings(profile).items()])
     try:
         started = SparkContext.getOrCreate(conf)

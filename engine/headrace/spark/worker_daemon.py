@@ -8,11 +8,28 @@ come only after the daemon's start. Workers are forked with pyspark in memory, w
 
 from __future__ import annotations
 
+from typing import Any
+
 from headrace.provision.pyspark import prefer_installed_pyspark
+
+
+def end_quietly(daemon: Any) -> None:
+    """Let the workers of pyspark's `daemon` end without a traceback when Spark has ended before them: it would stand in the log of a good run."""
+    worker = daemon.worker
+
+    def worker_until_end(*connection: Any) -> Any:
+        try:
+            return worker(*connection)
+        except BrokenPipeError:
+            return 1
+
+    daemon.worker = worker_until_end
+
 
 if __name__ == "__main__":
     prefer_installed_pyspark()
     import pyspark.worker  # noqa: F401  workers have it then
-    from pyspark.daemon import manager
+    from pyspark import daemon
 
-    manager()
+    end_quietly(daemon)
+    daemon.manager()

@@ -116,6 +116,10 @@ class Runs:
 
         self._airflow.wait_for(f"{self._dag} {run} {task} {state}", look, _PATIENCE)
 
+    def wait_until_active(self, run: str) -> None:
+        """Wait until the scheduler has made a run active: it has looked whether its tasks may start."""
+        self._airflow.wait_for(f"{self._dag} {run} active", lambda: self.state(run) == "running", _PATIENCE)
+
     def assert_succeeds(self, *runs: str) -> None:
         """Wait until runs have ended, and assert that they succeeded."""
         for run in runs:

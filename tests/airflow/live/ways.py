@@ -146,7 +146,7 @@ def held_up_in_order(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
     runs.assert_refused(first, "SourceError")
     scheduled = runs.of(start_of(1))
     for waiting in second, scheduled:
-        runs.wait_for_task(waiting, "check", "success")
+        runs.wait_until_active(waiting)
         assert runs.task_state(waiting, "run") is None
 
     job.deliver([4])
@@ -220,7 +220,7 @@ def refused_triggers(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
     for refused, message in (typo, "did you mean 'max_batches'"), (undated, "longer than the job's own budget"):
         assert runs.ended(refused) == "failed"
         assert message in runs.log(refused, "refused")
-        assert runs.task_state(refused, "run") == runs.task_state(refused, "verify") == "skipped"
+        assert runs.task_state(refused, "run") == runs.task_state(refused, "compact") == "skipped"
 
     job.deliver([2])
     runs.assert_succeeds(runs.trigger(start_of(1) + 2 * hour), runs.trigger())
@@ -236,7 +236,7 @@ def cancelled_backfill(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
     failed, *waiting = [runs.of(start_of(ago)) for ago in intervals(5, 3)]
     runs.assert_refused(failed, "SourceError")
     for run in waiting:
-        runs.wait_for_task(run, "check", "success")
+        runs.wait_until_active(run)
     runs.cancel_backfill()
 
     job.deliver([5])

@@ -316,6 +316,49 @@ def test_plan_leaves_out_the_commands_own_end(replay, notes):
     assert result["plan"].splitlines()[2:] == shown
 
 
+@pytest.mark.parametrize(("approvers", "assigned"), [([], []), (["ada"], [{"id": "ada", "name": "ada"}])])
+def test_job_file_says_who_may_answer(dag_bag, edit_job, monkeypatch, approvers, assigned):
+    edit_job("flights", airflow={"approvers": approvers}, replay={"max_calls": 0})
+    asked = []
+    monkeypatch.setattr("airflow.sdk.execution_time.hitl.upsert_hitl_detail", lambda **question: asked.append(question))
+    for name, outcome in ("approve", "needs_approval"), ("begin", "beyond_limits"):
+        task = dag_bag().dags["flights_replay"].get_task(name)
+        task.allow_nested_operators, task.outcome = True, outcome
+        with pytest.raises(TaskAwaitingInput):
+            task.execute({"ti": SimpleNamespace(id="T")})
+    assert [question["assigned_users"] for question in asked] == [assigned, assigned]
+
+
+ROWS = [
+    {"change": "changed", "name": {"id": 7}, "before": {"n": 1, "at": "x"}, "after": {"n": 2, "at": "x"}, "fields": ["n"]},
+    {"change": "added", "name": {"id": "a|<b>"}, "before": None, "after": {"n": None}, "fields": []},
+    {"change": "gone", "name": {"id": 9}, "before": {"n": "*" * 999}, "after": None, "fields": []},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("most", [0, 2, 50])
+def test_question_shows_as_many_rows_as_allowed(dag_bag, edit_job, notes, most):
+    edit_job("flights", replay={"show_rows": most})
+    replay = dag_bag().dags["flights_replay"]
+    tables = [{**changed_sink("flight_board", 10), "rows": ROWS}, {**DONE["differences"]["tables"][0], "rows": ROWS}]
+    report = {**DONE, "differences": {**DONE["differences"], "tables": tables}}
+    result, words = perform(replay, "backfill", asking(params=("2013-01-10", "2013-01-11")), report)
+
+    assert f"--limit={max(1, most)}" in words
+    assert all("rows" not in table for table in result["differences"]["tables"])
+    _, _, *shown = result["rows"].splitlines() or [None, None]
+    assert (
+        shown[:2]
+        == [
+            "| flight&#95;board | changed | id=7 | n: 1 -&#62; 2 |",
+            "| flight&#95;board | added | id=a&#124;&#60;b&#62; | n=None |",
+        ][:most]
+    )
+    assert len(shown) == min(most, 3)
+    assert ("['rows']" in replay.get_task("approve").body) is (most > 0)
+    assert max(map(len, shown), default=0) < 2500
+
+
 def test_nothing_differs_needs_no_approval(approve, replay, notes):
     report = {**DONE, "outcome": "promoted", "differences": {**DONE["differences"], "tables": []}}
     result, _ = perform(replay, "backfill", asking(params=("2013-01-10", "2013-01-11")), report)

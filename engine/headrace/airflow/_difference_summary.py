@@ -1,8 +1,13 @@
-"""Plan of a backfill, and summary of a branch's differences, as Markdown: only numbers of rows, since Airflow's database stores them."""
+"""Plan of a backfill, and summary of a branch's differences, as Markdown.
+
+Airflow's database stores them: they have only numbers of rows, unless the job's file allows changed rows in `rows_text`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from headrace.names import counted
@@ -10,6 +15,7 @@ from headrace.names import counted
 _CHANGES: Final = ("added", "gone", "changed", "renewed")
 _OF_THE_COMMAND: Final = "then"
 """Label of the line of a plan that says what the command does with the result."""
+_LONGEST_CELL: Final = 300
 _MOST_DAYS: Final = 10
 _LONGEST: Final = 950
 """Longest summary in characters: a note of Airflow has at most 1000."""
@@ -36,6 +42,41 @@ def plan_text(report: Mapping[str, Any]) -> str:
     shown = (line for line in report.get("plan", ()) if line["label"] != _OF_THE_COMMAND)
     lines = [f"| {line['label']} | {line['text']} |" for line in shown]
     return "\n".join(["| plan | |", "|---|---|", *lines]) if lines else ""
+
+
+def rows_text(report: Mapping[str, Any], most: int) -> str:
+    """Return the first changed rows of sinks as a Markdown table, `most` of them; empty if there are none."""
+    differences = report.get("differences") or {"tables": ()}
+    rows = (
+        (table["table"], row["change"], _named(row["name"]), _change(row))
+        for table in differences["tables"]
+        if table["is_sink"]
+        for row in table["rows"]
+    )
+    lines = [f"| {' | '.join(_plain(str(cell)) for cell in row)} |" for row in islice(rows, most)]
+    return "\n".join(["| sink | row | key | live -> branch |", "|---|---|---|---|", *lines]) if lines else ""
+
+
+def _named(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _change(row: Mapping[str, Any]) -> str:
+    """Return what differs in a row: its fields before and after, or the whole row if one side has none."""
+    before, after = row["before"], row["after"]
+    if before is None or after is None:
+        return _named(after or before or {})
+    differing = [name for name in after if before.get(name) != after[name]]
+    return ", ".join(f"{name}: {before.get(name)} -> {after[name]}" for name in differing)
+
+
+_MARKUP: Final = re.compile(r"[\\`*_{}\[\]<>#|~!&]")
+
+
+def _plain(text: str) -> str:
+    """Return a text that Markdown and HTML show as it is, on one line, cut if it is long."""
+    cut = text if len(text) <= _LONGEST_CELL else f"{text[: _LONGEST_CELL - 3]}..."
+    return _MARKUP.sub(lambda match: f"&#{ord(match[0])};", " ".join(cut.split()))
 
 
 def _headline(report: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import DAG, BaseOperator, Param
 from airflow.sdk.bases.branch import BranchMixIn
 from airflow.sdk.exceptions import TaskAwaitingInput
+from airflow.sdk.execution_time.hitl import HITLUser
 
 from headrace.airflow._command import CommandTask
 from headrace.airflow._replay_plan import BEYOND, PlanTask, has_limits
@@ -55,9 +56,12 @@ class ApprovalTask(BaseOperator, BranchMixIn):
         unasked: str | None = None,
         outcome: str = _ASKS,
         asks: str = _ASKS,
+        approvers: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         """Store the texts. `approved` and `rejected` are the ids of the next tasks; None skips all.
+
+        Only `approvers` may answer, ids of Airflow's users; without any, everybody who may see to required actions.
 
         `outcome` is a template too, of the outcome of the task before: nobody is asked unless it is `asks`. Then the next task is
         `unasked`: none by default, since the backfill has promoted a branch that changes nothing.
@@ -66,6 +70,7 @@ class ApprovalTask(BaseOperator, BranchMixIn):
         self.outcome = outcome
         self.subject = subject
         self.body = body
+        self._approvers = [HITLUser(id=user, name=user) for user in approvers]
         self._asks = asks
         self._next = {APPROVE: approved, REJECT: rejected}
         self._unasked = unasked
@@ -80,7 +85,12 @@ class ApprovalTask(BaseOperator, BranchMixIn):
         from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
         upsert_hitl_detail(
-            ti_id=context["ti"].id, options=[*self._next], subject=self.subject, body=self.body, params={}
+            ti_id=context["ti"].id,
+            options=[*self._next],
+            subject=self.subject,
+            body=self.body,
+            params={},
+            assigned_users=self._approvers,
         )
         raise TaskAwaitingInput(method_name="answered")
 
@@ -172,6 +182,7 @@ def _begin(job: JobConfig) -> ApprovalTask:
         approved="backfill",
         rejected=None,
         unasked="backfill",
+        approvers=job.airflow.approvers,
     )
 
 
@@ -188,13 +199,17 @@ def _promote(job: JobConfig) -> ReplayTask:
 
 def _approve(job: JobConfig) -> ApprovalTask:
     compared = "ti.xcom_pull(task_ids='backfill')"
+    texts = [f"{{{{ {compared}['summary'] }}}}", _CHOICES, f"{{{{ {compared}['plan'] }}}}"]
+    if job.replay.show_rows:
+        texts.insert(1, f"{{{{ {compared}['rows'] }}}}")
     return ApprovalTask(
         task_id="approve",
         subject=f"Promote the replay of {job.job}?",
-        body=f"{{{{ {compared}['summary'] }}}}\n\n{_CHOICES}\n\n{{{{ {compared}['plan'] }}}}",
+        body="\n\n".join(texts),
         outcome=f"{{{{ {compared}['outcome'] }}}}",
         approved="promote",
         rejected="drop",
+        approvers=job.airflow.approvers,
     )
 
 

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
 
 from headrace import clock
 from headrace.airflow._command import failure
-from headrace.airflow._difference_summary import plan_text, summary
+from headrace.airflow._difference_summary import plan_text, rows_text, summary
 from headrace.airflow._driver_operator import CommandFailed, DriverOperator
 from headrace.airflow._notes import write_note
 from headrace.airflow._partitions import keys_of
@@ -57,7 +57,7 @@ class ReplayTask(DriverOperator):
             option("budget", f"{job.run.budget.total_seconds():.0f}s"),
             *(["--beyond-limits"] if beyond_limits else []),
             "--days",
-            "--limit=1",
+            f"--limit={max(1, job.replay.show_rows)}",
         ]
         super().__init__(job=job, application_args=words, **kwargs)
 
@@ -84,7 +84,8 @@ class ReplayTask(DriverOperator):
         tell_requesters(context, partial(_standing, report), self.log)
         _refuse_unfinished(report)
         self.outlets = self._announced(report, context)
-        return {**_without_values(report), "plan": plan_text(report), "summary": text}
+        shown = rows_text(report, self._job.replay.show_rows)
+        return {**_without_values(report), "plan": plan_text(report), "summary": text, "rows": shown}
 
     def _announced(self, report: Mapping[str, Any], context: Context) -> list[Any]:
         """Let the assets of the sinks tell of a promotion; return the outlets that have to."""
@@ -143,7 +144,7 @@ def _later(delay: timedelta) -> AirflowRescheduleException:
 
 
 def _without_values(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the report without rows: Airflow's database must not store values of keys and states."""
+    """Return the report without rows: Airflow's database stores values of keys and states only where the job's file allows it."""
     differences = report.get("differences")
     if differences is None:
         return dict(report)

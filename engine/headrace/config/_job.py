@@ -22,6 +22,7 @@ from headrace.config._sink import SinkConfig
 from headrace.config._source import SourceConfig
 from headrace.config._types import (
     Count,
+    Examples,
     FunctionRef,
     KeyGroups,
     Location,
@@ -59,6 +60,9 @@ class AirflowConfig(Section, frozen=True, kw_only=True):
 
     priority: Count = 1
     """The priority weight of the tasks: tasks with more of it leave a full pool first."""
+
+    approvers: tuple[str, ...] = ()
+    """Ids of the Airflow users who may answer the questions of JOB_replay; none: everybody who may see to its required actions."""
 
     on_failure: FunctionRef | None = None
     """A function, as package.module:function, that Airflow calls with its context when a task has failed for good."""
@@ -234,6 +238,9 @@ class ReplayConfig(Section, frozen=True, kw_only=True):
 
     max_minutes: Count | None = None
     """Most minutes likewise."""
+
+    show_rows: Examples = 0
+    """Most changed rows of sinks that the question of the replay DAG shows. Airflow's database keeps their values then; 0: it has only numbers of rows."""
 
     sources: dict[Name, CorrectedInput] = msgspec.field(default_factory=dict)
     """Corrected input: what a backfill reads in the requested intervals in place of these sources of the job. `headrace backfill --source` sets it for one backfill."""

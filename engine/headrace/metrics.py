@@ -35,6 +35,7 @@ class Unit(StrEnum):
     TIMES = "times"
     MILLISECONDS = "ms"
     TIMESTAMP = "timestamp"
+    PERCENT = "percent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +113,16 @@ _ALL = (
 
 METRICS: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _ALL}
 """The metrics, by name."""
+
+_OF_JOBS = (
+    Metric("lag", Unit.MILLISECONDS, "Time by which the watermark of the last checkpoint is behind now.", Total.MAX),
+    Metric("waiting", Unit.ELEMENTS, "Elements that wait for a service."),
+    Metric("waiting_for", Unit.MILLISECONDS, "Time since the first call of the oldest of them.", Total.MAX),
+    Metric("state", Unit.BYTES, "Files of the state tables at the last checkpoint."),
+    Metric("state_growth", Unit.PERCENT, "Growth of these files, since a checkpoint of a day, a week or a month ago."),
+)
+
+ALERT_METRICS: Final[Mapping[str, Metric]] = {
+    metric.name: metric for metric in (*_OF_JOBS, *_ALL) if metric.unit is not Unit.TIMESTAMP
+}
+"""The metrics that alerts look at: those of a job as a whole, which no task counts, and those of its last run."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ import yaml
 
 from headrace import clock
 from headrace.airflow._notes import note_of, write_note
+from headrace.airflow._settings import tell_of_alerts
 from headrace.config import load_job
 from tests.airflow.test_run_operator import REPORT
 
@@ -162,3 +165,37 @@ def test_days_are_those_of_the_jobs_zone(home, edit_job, zone):
         if zone == "Europe/Berlin"
         else ("28 Mar 23:00 to 29 Mar 22:00", "watermark 21:30")
     )
+
+
+ALERT = {
+    "metric": "lag",
+    "condition": "> 2h",
+    "is_raised": True,
+    "changed": True,
+    "sentence": "job 'flights': lag is 3 h",
+}
+
+
+def test_raised_alert_is_in_the_note(job):
+    raised, over = ALERT, {**ALERT, "metric": "late", "is_raised": False, "sentence": "late"}
+    _, *sentences = note_of(job, {**RESULT, "interval": None, "alerts": [raised, over]}).split("; ")
+    assert sentences == ["alert: job 'flights': lag is 3 h"]
+
+
+TOLD = []
+
+
+def page(context):
+    TOLD.append((context["run_id"], context["alert"]["metric"]))
+    if context["alert"]["metric"] == "late":
+        raise RuntimeError("the pager is down")
+
+
+def test_change_of_an_alert_calls_airflow(home, edit_job, caplog):
+    edit_job("flights", alerts={"lag": "> 2h", "late": "> 0"}, airflow={"on_alert": f"{__name__}:page"})
+    sys.modules[__name__].TOLD.clear()
+    alerts = [{**ALERT, "metric": "late"}, ALERT, {**ALERT, "metric": "waiting", "changed": False}]
+    tell_of_alerts(load_job("flights", home), {"alerts": alerts}, {"run_id": "r1"}, logging.getLogger("task"))
+    assert sys.modules[__name__].TOLD == [("r1", "late"), ("r1", "lag")]
+    assert "was not told of the alert on late" in caplog.text
+    assert "the pager is down" in caplog.text

@@ -39,7 +39,7 @@ from headrace.airflow._results import (
     result_page,
     sink_assets,
 )
-from headrace.airflow._settings import unknown_params
+from headrace.airflow._settings import tell_of_alerts, unknown_params
 from headrace.airflow._submission import run_words
 from headrace.airflow._words import option, value_of, with_interval
 from headrace.config import JobConfig, parse_duration
@@ -294,6 +294,7 @@ class HeadraceRunOperator(DriverOperator):
             self.log.warning("%s: %s", self._job.job, warning)
         write_note(context, note_of(self._job, result), self.log)
         keep_position(context, result)
+        tell_of_alerts(self._job, result, context, self.log)
         keys = keys_of(self._job, result.get("intervals", ()))
         asked = self._followed(result, context)
         self.outlets = [*announce(result, without_replay(self._job.job, self.outlets), context, keys), *asked]

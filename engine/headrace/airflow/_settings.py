@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,6 +123,22 @@ def run_settings(job: JobConfig) -> dict[str, Any]:
     if job.airflow.on_success is not None:
         settings["on_success_callback"] = NamedCallback(job.airflow.on_success, job.home)
     return settings
+
+
+def tell_of_alerts(job: JobConfig, result: Mapping[str, Any], context: Context, log: Any) -> None:
+    """Call `airflow.on_alert` for each alert that has begun or ended in a run. What it raises is in the log: a run must not fail for it."""
+    if job.airflow.on_alert is None:
+        return
+    callback = NamedCallback(job.airflow.on_alert, job.home)
+    for alert in result.get("alerts", ()):
+        if not alert["changed"]:
+            continue
+        try:
+            callback({**context, "alert": alert})
+        except Exception:  # the user's code may raise anything
+            log.exception(
+                "airflow.on_alert (%s) was not told of the alert on %s", job.airflow.on_alert, alert["metric"]
+            )
 
 
 def deadline_of(job: JobConfig) -> DeadlineAlert | None:

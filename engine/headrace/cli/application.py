@@ -223,6 +223,7 @@ _COMMANDS = {
     "check.register": ["check", "verify"],
     "jobs.register": ["jobs", "explain"],
     "status.register": ["status", "checkpoints"],
+    "alerts.register": ["alerts"],
     "top.register": ["top"],
     "report.register": ["report"],
     "state.register_state": ["state"],

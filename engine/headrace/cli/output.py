@@ -497,3 +497,21 @@ def _shared(least: Sequence[int], longest: Sequence[int], space: int) -> list[in
         widths[narrowest] += 1
         left -= 1
     return widths
+
+
+def bytes_text(total: float) -> str:
+    """Return a number of bytes in words, such as 12 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if total < 1000:  # noqa: PLR2004 - from one unit to the next
+            return f"{total:.0f} {unit}"
+        total /= 1000
+    return f"{total:.0f} TB"
+
+
+def span_text(milliseconds: int) -> str:
+    """Return a time in words, in its largest unit of which there are two, such as 90 min."""
+    seconds = milliseconds // 1000
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headrace import clock
 from headrace.cli.check import findings_of, verified
-from headrace.errors import CheckFailed
+from headrace.errors import CheckFailed, HeadraceError
 from headrace.names import counted
 
 if TYPE_CHECKING:
+    from headrace.cli.alerts import Message
     from headrace.cli.findings import Finding, Outcome
     from headrace.config import JobConfig
     from headrace.run.options import RunReport
@@ -26,7 +27,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Part of a run as a scheduler sees it: `check`, `run`, `verify` or `compaction`."""
+    """Part of a run as a scheduler sees it: `check`, `run`, `verify`, `compaction` or `alerts`."""
 
     step: str
     seconds: float
@@ -44,6 +45,7 @@ class RunSteps:
     taken: list[Step] = field(default_factory=list)
     compaction_due: bool | None = None
     """Whether `compaction.every` runs have committed since the last compaction; None if nobody has looked."""
+    alerts: list[Message] = field(default_factory=list)
 
     def check(self) -> None:
         """Do what `headrace check --no-sample` does, and write on stderr what is not as it should be. A failure stops nothing: the run refuses it, by a sentence and an exit code of its own.
@@ -74,6 +76,22 @@ class RunSteps:
         self.compaction_due, seconds = _timed(lambda: is_compaction_due(self.config))
         self.taken.append(Step("compaction", seconds))
         return None
+
+    def tell(self, *, is_scheduled: bool) -> None:
+        """Look at the alerts of the job's file, and tell whom it names of what has changed. Branches have none.
+
+        A run has committed by then: where its tables cannot be read or written, stderr says so.
+        """
+        if not self.config.alerts or self.config.branch is not None:
+            return
+        from headrace.cli.alerts import look, ways_of
+
+        try:
+            self.alerts, seconds = _timed(lambda: look(self.config, ways_of(self.config, is_scheduled=is_scheduled)))
+        except HeadraceError as error:
+            print(f"alerts: nobody looked at them: {error}", file=sys.stderr, flush=True)
+            return
+        self.taken.append(Step("alerts", seconds, "warn" if any(own.is_raised for own in self.alerts) else "ok"))
 
     def _look(self, step: str, look: Callable[[], list[Finding]]) -> tuple[Finding, ...]:
         """Take a step that looks for something; return what is not as it should be."""

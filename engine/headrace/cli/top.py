@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from headrace.cli.arguments import Branch, Job, load
+from headrace.cli.output import bytes_text, span_text
 from headrace.errors import HeadraceError
 from headrace.report import Report, Table, Time, facts
 
@@ -125,7 +126,7 @@ def _looked(config: JobConfig, before: Look | None, at: float) -> Look:
         if last is not None
         else None,
         "lag": None if last is None or last.watermark is None else max(0, clock.now() - last.watermark),
-        "state": None if last is None else _size(config, last.versions),
+        "state": None if last is None else JobFolder.of(config).size_of_tables(last.versions),
     }
     return Look(at, row, work)
 
@@ -158,33 +159,10 @@ def _last_rate(log: Any) -> int | None:
     return round(batch.metrics.get("rows_in", 0) / seconds) if batch is not None and seconds else None
 
 
-def _size(config: JobConfig, versions: dict[str, int]) -> int:
-    from headrace.tables.folder import JobFolder
-
-    views = JobFolder.of(config).views(versions)
-    return sum(sum(views(table).snapshot.add_actions()["size_bytes"].to_pylist()) for table in versions)
-
-
-def _bytes_text(total: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if total < 1000:  # noqa: PLR2004 - from one unit to the next
-            return f"{total:.0f} {unit}"
-        total /= 1000
-    return f"{total:.0f} TB"
-
-
-def _span_text(milliseconds: int) -> str:
-    seconds = milliseconds // 1000
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
-
-
 def _text(name: str, value: Any) -> Any:
     if value is None:
         return None
-    return _span_text(value) if name == "lag" else _bytes_text(value) if name == "state" else value
+    return span_text(value) if name == "lag" else bytes_text(value) if name == "state" else value
 
 
 def _report(looks: dict[str, Look]) -> Report:

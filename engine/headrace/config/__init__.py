@@ -3,6 +3,7 @@
 This package imports quickly, and imports neither Spark nor Delta nor Airflow.
 """
 
+from headrace.config._alerts import Condition, parse_condition
 from headrace.config._checks import Problem, job_problems
 from headrace.config._cluster import ClusterConfig, ClusterFile
 from headrace.config._document import raise_problems
@@ -66,6 +67,7 @@ __all__ = [
     "ClusterConfig",
     "ClusterFile",
     "CompactionConfig",
+    "Condition",
     "CorrectedInput",
     "CsvOptions",
     "EventOptions",
@@ -107,6 +109,7 @@ __all__ = [
     "list_jobs",
     "load_cluster",
     "load_job",
+    "parse_condition",
     "parse_duration",
     "parse_timestamp",
     "raise_problems",

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from headrace.config._alerts import parse_condition
 from headrace.config._document import raise_problems
 from headrace.config._formats import foreign_keys
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
@@ -534,6 +535,27 @@ def _deadline(config: JobConfig) -> Iterator[Problem]:
         yield "airflow.on_deadline", "it is never called without `airflow.deadline`: give one, or remove this"
 
 
+def _alerts(config: JobConfig) -> Iterator[Problem]:
+    for metric, text in config.alerts.items():
+        try:
+            parse_condition(metric, text)
+        except ValueError as error:
+            yield f"alerts.{metric}", str(error)
+    if config.tell.webhook is not None and urlsplit(config.tell.webhook).scheme not in {"http", "https"}:
+        yield "tell.webhook", "it has to begin with http:// or https://"
+    wasted = [key for key, way in _told(config) if way]
+    if wasted and not config.alerts:
+        yield wasted[0], "nobody is told of anything without `alerts`: give some, or remove this"
+
+
+def _told(config: JobConfig) -> list[tuple[str, object]]:
+    return [
+        ("tell.command", config.tell.command),
+        ("tell.webhook", config.tell.webhook),
+        ("airflow.on_alert", config.airflow.on_alert),
+    ]
+
+
 _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _file_name,
     _stored_name,
@@ -553,4 +575,5 @@ _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _services,
     _kept_responses,
     _deadline,
+    _alerts,
 )

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec.structs import replace as replace_fields
 
-from headrace.config._cluster import ClusterConfig
+from headrace.config._cluster import HIDDEN, ClusterConfig
 from headrace.config._sections import CorrectedInput, ExecutionConfig, OperatorConfig
 from headrace.config._settings import shown_setting
 from headrace.config._sink import SinkConfig
@@ -63,6 +63,9 @@ class AirflowConfig(Section, frozen=True, kw_only=True):
 
     approvers: tuple[str, ...] = ()
     """Ids of the Airflow users who may answer the questions of JOB_replay; none: everybody who may see to its required actions."""
+
+    on_alert: FunctionRef | None = None
+    """A function, or a notifier, as package.module:name, that the task `run` calls with its context when an alert is raised or over; the context has it as `alert`."""
 
     on_failure: FunctionRef | None = None
     """A function, as package.module:function, that Airflow calls with its context when a task has failed for good."""
@@ -270,6 +273,16 @@ class RetentionConfig(Section, frozen=True, kw_only=True):
     """Files that no checkpoint of this age or younger needs may be removed by `headrace maintain`."""
 
 
+class TellConfig(Section, frozen=True, kw_only=True):
+    """Who is told when an alert is raised, and when it is over. The log of the run says it in any case."""
+
+    command: tuple[str, ...] = ()
+    """A command and its arguments. It starts in the project's folder, and reads the alert as JSON from its standard input."""
+
+    webhook: str | None = None
+    """A URL that gets the alert as JSON (POST). It often holds a secret: write `${NAME}`. Reports do not show it."""
+
+
 class JobFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A job: a pipeline, bound to places, with limits and a schedule."""
 
@@ -316,6 +329,11 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     publish: PublishConfig = PublishConfig()
     compaction: CompactionConfig = CompactionConfig()
     retention: RetentionConfig = RetentionConfig()
+
+    alerts: dict[str, str] = {}
+    """Conditions on metrics, such as `lag: "> 2h"`; the command `headrace alerts` says which there are. An alert is raised while its condition holds."""
+
+    tell: TellConfig = TellConfig()
     airflow: AirflowConfig = AirflowConfig()
 
 
@@ -467,6 +485,8 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
         plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
         del plain["lines"]
         plain["profile"] = self.profile.shown()
+        if self.tell.webhook is not None:
+            plain["tell"]["webhook"] = HIDDEN
         plain["services"] = {name: service.shown() for name, service in self.services.items()}
         for name, source in self.sources.items():
             plain["sources"][name]["options"] = source.shown()["options"]

@@ -90,6 +90,8 @@ KeyGroups = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 """A number of key groups: tables store a group in 32 bits."""
 
 Examples = Annotated[int, Meta(ge=0, le=50)]
+"""A number of examples for people."""
+
 Whole = Annotated[int, Meta(ge=0)]
 """A whole number from 0."""
 

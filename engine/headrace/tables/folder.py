@@ -8,7 +8,7 @@ from headrace.config import JobConfig
 from headrace.errors import StorageError
 from headrace.storage.storage import Storage
 from headrace.storage.table import TableMissingError
-from headrace.tables.schemas import ALL_TABLES
+from headrace.tables.schemas import ALL_TABLES, tables_in
 from headrace.tables.view import TableView, ViewOf
 
 
@@ -37,3 +37,8 @@ class JobFolder(Storage, frozen=True):
     def views(self, versions: Mapping[str, int]) -> ViewOf:
         """Return a function that opens the state tables by name, each at its version."""
         return lambda table: self.view(table, versions[table])
+
+    def size_of_tables(self, versions: Mapping[str, int]) -> int:
+        """Return the size of the files of state tables, each at its version (bytes). Raises `StorageError` as `view` does."""
+        views = self.views(versions)
+        return sum(sum(views(table).snapshot.add_actions()["size_bytes"].to_pylist()) for table in tables_in(versions))

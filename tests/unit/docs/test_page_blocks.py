@@ -64,6 +64,9 @@ BLOCKS = {
         "export AIRFLOW_CONN_HEADRACE_AIRFLOW_API": "unit/cli/test_backfill_dag.py::test_backfill_shows_each_day",
         'eval "$(.venv/bin/python': "demo/test_demo.py::test_documented_backfill_follows_the_demo",
     },
+    "alerts": {
+        '{"job": "flights"': "unit/cli/test_alerts.py::test_webhook_gets_alert_and_is_never_shown",
+    },
     "apply-changes": {
         "$ headrace history customers 7": "unit/operators/test_apply_changes_page.py::test_history_shows_the_input_of_versions",
     },

@@ -36,7 +36,7 @@ demo: setup
 verify-demo: .ready
 	@$(RUN) .venv/bin/python -m pipelines.flights.demo verify
 
-# start Airflow with scheduler and UI on this machine; Ctrl-C ends it
+# start Airflow with scheduler and UI on this machine, on SQLite or with AIRFLOW_DB=postgresql; Ctrl-C ends it
 airflow: .ready
 	@$(RUN) .venv/bin/python setup/airflow.py
 

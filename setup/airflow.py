@@ -4,7 +4,7 @@
 
 The API server listens at port 8080, or at a free port if 8080 is taken; $AIRFLOW_PORT names another one. The scheduler starts
 when the API server answers: tasks report to it. `--ready-file PATH` writes the server's address to PATH when all services
-are healthy. Airflow's database is SQLite in var/airflow, its services log to var/log/airflow-*.log. Ctrl-C (or SIGTERM) ends every
+are healthy. Airflow's database is in var/airflow: SQLite, or with AIRFLOW_DB=postgresql a PostgreSQL that is started here; its services log to var/log/airflow-*.log. Ctrl-C (or SIGTERM) ends every
 process started here, also those that Airflow's services leave behind, within 20 s: processes that survive the first
 signal are killed. A killed run of a job leaves a consistent job, and Airflow starts it again the next time.
 """
@@ -51,6 +51,9 @@ ENDING = ((signal.SIGTERM, 4.0), (signal.SIGKILL, 4.0))
 POLITE = 6.0
 BECOME_SUBREAPER, SIGNAL_AT_PARENTS_DEATH = 36, 1
 """Options of prctl(2)."""
+CONNECTION = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+DATABASE = AIRFLOW_HOME / "database.url"
+"""Address of the PostgreSQL that is started here, while it runs: `setup/environment.py` gives it to the command `airflow`."""
 LIBC = ctypes.CDLL(None)
 
 
@@ -90,6 +93,7 @@ def _run(ready_file: Path | None) -> NoReturn:
     print(f"Starting Airflow (half a minute). Its logs are {_shown(LOGS)}/airflow-*.log. Ctrl-C ends it.", flush=True)
     services = Services()
     try:
+        _start_database(services)
         _wait_for_end(_start("db", "airflow", "db", "migrate"))
         for name in BEFORE_THE_API:
             services.start(name, "airflow", name)
@@ -101,6 +105,34 @@ def _run(ready_file: Path | None) -> NoReturn:
         _watch(services, port, ready_file)
     finally:
         _end_all()
+        DATABASE.unlink(missing_ok=True)
+
+
+def _start_database(services: Services) -> None:
+    """Start the database that $AIRFLOW_DB names, and tell it to all services. SQLite needs no start."""
+    if DATABASE.exists():  # of a start that was killed
+        if os.environ.get(CONNECTION) == DATABASE.read_text():
+            del os.environ[CONNECTION]
+        DATABASE.unlink()
+    kind = os.environ.get("AIRFLOW_DB", "sqlite")
+    if kind not in {"sqlite", "postgresql"}:
+        raise AirflowError(f"AIRFLOW_DB is '{kind}', and should be sqlite or postgresql.")
+    if kind == "sqlite" or CONNECTION in os.environ:
+        # Services wait for each other's writes: five seconds, SQLite's default, are too few on a busy machine.
+        os.environ.setdefault(CONNECTION, f"sqlite:///{AIRFLOW_HOME.absolute()}/airflow.db?timeout=60")
+        return
+    folder, port = AIRFLOW_HOME / "postgresql", _free_port()
+    script = str(Path(__file__).with_name("postgres.py"))
+    server = services.start("postgresql", sys.executable, script, str(folder), str(port))
+    deadline = time.monotonic() + STARTS_WITHIN
+    while not _answers(port):
+        if server.poll() is not None or time.monotonic() > deadline:
+            raise AirflowError(f"PostgreSQL did not start in {_shown(folder)}. {_last_lines('postgresql')}")
+        time.sleep(0.2)
+    password = (folder / "password").read_text()
+    url = f"postgresql+psycopg2://airflow:{password}@127.0.0.1:{port}/postgres"
+    os.environ[CONNECTION] = url
+    _write(DATABASE, url)
 
 
 class Services:
@@ -146,8 +178,6 @@ def _configure() -> None:
     login = {"conn_type": "http", "login": "admin", "password": json.loads(PASSWORDS.read_text())["admin"]}
     settings = {
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
-        # Services wait for each other's writes: five seconds, SQLite's default, are too few on a busy machine.
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{AIRFLOW_HOME.absolute()}/airflow.db?timeout=60",
         "AIRFLOW__API__HOST": "127.0.0.1",
         # Airflow's own ports may be those of another Airflow on this machine.
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(_free_port()),
@@ -247,6 +277,10 @@ def _watch(services: Services, port: int, ready_file: Path | None) -> NoReturn:
 
 def _say_ready(port: int) -> None:
     print(f"UI         http://127.0.0.1:{port}")
+    if os.environ[CONNECTION].startswith("sqlite"):
+        print(
+            "Database   SQLite, enough for one person; it refuses requests while it is busy. With AIRFLOW_DB=postgresql, PostgreSQL."
+        )
     print(f"Password   of user admin: in {_shown(PASSWORDS)}", flush=True)
 
 

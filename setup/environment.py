@@ -47,6 +47,9 @@ def environment(*, home: Path = HOME) -> dict[str, str]:
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
     }
+    database = airflow_home / "database.url"
+    if database.exists():  # `AIRFLOW_DB=postgresql make airflow` runs
+        unless_set["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = database.read_text()
     java = java_home()
     if java is not None:
         always["JAVA_HOME"] = str(java)

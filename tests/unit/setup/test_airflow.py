@@ -51,6 +51,33 @@ def test_port_in_use_is_replaced(script, listener, monkeypatch):
     assert not script._answers(port)
 
 
+def test_address_of_a_killed_start_is_forgotten(script, monkeypatch):
+    monkeypatch.delenv("AIRFLOW_DB", raising=False)
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql+psycopg2://airflow:x@127.0.0.1:1/postgres")
+    script.DATABASE.write_text(os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
+    script._start_database(script.Services())
+    assert not script.DATABASE.exists()
+    assert os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].startswith("sqlite:///")
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mysql", ""])
+def test_unknown_database_is_refused(script, monkeypatch, kind):
+    monkeypatch.setenv("AIRFLOW_DB", kind)
+    with pytest.raises(script.AirflowError, match="should be sqlite or postgresql"):
+        script._start_database(script.Services())
+
+
+def test_own_database_is_left_alone(script, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_DB", "postgresql")
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql+psycopg2://a@b/c")
+    services = script.Services()
+    script._start_database(services)
+    assert (services._processes, os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]) == (
+        {},
+        "postgresql+psycopg2://a@b/c",
+    )
+
+
 @pytest.mark.parametrize(("wanted", "sentence"), [(None, "is in use"), ("http", "should be the number of a port")])
 def test_wanted_port_is_taken_or_refused(script, listener, monkeypatch, wanted, sentence):
     monkeypatch.setenv("AIRFLOW_PORT", wanted or str(listener.getsockname()[1]))

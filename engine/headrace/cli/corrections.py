@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.api.functions import TimeDomain
     from headrace.async_io.pending_call import StoredCall
     from headrace.config import JobConfig
-    from headrace.edits.entries import EntryDifference, EntryEffect
+    from headrace.edits.entries.edit import EntryDifference, EntryEffect
     from headrace.edits.load import LoadEffect, LoadEntries
     from headrace.state.timers import TimerChange
 
@@ -108,7 +108,8 @@ def set_entry(
     Exit codes: 0; 2 for an unknown job, operator, state or key, a value of another type, or no reason; 3 while a run holds the job; 6
     the code cannot read what is stored; 8 storage; 10 job and sink disagree.
     """
-    from headrace.edits.entries import EntryName, SetEntry, named_state
+    from headrace.edits.entries.changes import SetEntry
+    from headrace.edits.entries.edit import EntryName, named_state
     from headrace.errors import ConfigError
 
     if (value is None) == (not field):
@@ -143,7 +144,8 @@ def delete(
     Exit codes: 0; 2 for an unknown job, operator or state, a key without such entries, or no reason; 3 while a run holds the job; 8
     storage; 10 job and sink disagree.
     """
-    from headrace.edits.entries import DeleteEntries, EntryName, named_state
+    from headrace.edits.entries.changes import DeleteEntries
+    from headrace.edits.entries.edit import EntryName, named_state
 
     config = load(job, branch=branch)
     name = EntryName(*named_state(config, operator, state), key, namespace, entry)
@@ -172,7 +174,8 @@ def expire(
     Exit codes: 0; 2 for an unknown job, operator or state, one without a TTL, a key without such entries, or no reason; 3 while a run
     holds the job; 8 storage; 10 job and sink disagree.
     """
-    from headrace.edits.entries import EntryName, ExpireEntries, named_state
+    from headrace.edits.entries.changes import ExpireEntries
+    from headrace.edits.entries.edit import EntryName, named_state
 
     config = load(job, branch=branch)
     name = EntryName(*named_state(config, operator, state), key, namespace, entry)
@@ -217,7 +220,7 @@ def load_state(
     Exit codes: 0; 2 for an unknown job, operator or state, a missing column, rows that do not fit, a key that comes twice, or no
     reason; 3 while a run holds the job; 6 the code cannot read what is stored; 8 storage; 10 job and sink disagree.
     """
-    from headrace.edits.entries import named_state
+    from headrace.edits.entries.edit import named_state
     from headrace.edits.load import LoadColumns, LoadEntries
 
     config = load(job, branch=branch)

@@ -23,7 +23,7 @@ from headrace.cli.arguments import (
     new_run_id,
     open_job,
 )
-from headrace.cli.state import of_rows, total_of
+from headrace.cli.state.rows import of_rows, total_of
 from headrace.names import counted
 from headrace.report import Drawing, Facts, Report, facts
 

@@ -19,7 +19,7 @@ from headrace.api.graph import Emit, LagNode, UpsertMaterialize
 from headrace.api.records import RowKind
 from headrace.config import JobConfig
 from headrace.edits.edit import HandEdit, JobView
-from headrace.edits.entries import check_stored, entries_of_key
+from headrace.edits.entries.declared import check_stored, entries_of_key
 from headrace.errors import ConfigError
 from headrace.execution.element import Element, make_emitted
 from headrace.log.declared import HISTORY_STATE, to_stored

@@ -18,7 +18,8 @@ from headrace.api.functions import TimeDomain, has_timers
 from headrace.api.graph import OperatorFunction, Process
 from headrace.async_io.pending_call import Status, StoredCall
 from headrace.edits.edit import HandEdit, JobView
-from headrace.edits.entries import keyed_stage, stored_key
+from headrace.edits.entries.declared import keyed_stage
+from headrace.edits.entries.written import stored_key
 from headrace.errors import ConfigError
 from headrace.log.facts import Edited
 from headrace.plan.loader import plan_of

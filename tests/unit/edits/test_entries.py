@@ -28,7 +28,8 @@ from headrace import (
 )
 from headrace.commit.verify import verify
 from headrace.edits.edit import apply, preview
-from headrace.edits.entries import DeleteEntries, EntryName, ExpireEntries, SetEntry
+from headrace.edits.entries.changes import DeleteEntries, ExpireEntries, SetEntry
+from headrace.edits.entries.edit import EntryName
 from headrace.edits.restore import restore
 from headrace.errors import ConfigError, FencedError
 from headrace.log.checkpoint import Kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -19,7 +20,7 @@ from headrace.cli.arguments import (
     load,
     parsed_milliseconds,
 )
-from headrace.cli.proposal import Proposal, Shown, corrected
+from headrace.cli.proposal import Proposal, Shown, corrected, named
 from headrace.names import counted
 from headrace.report import Report, Table, Time
 
@@ -313,7 +314,7 @@ def _what_follows(config: JobConfig, effect: EntryEffect) -> Iterator[str]:
             "record or timer."
         )
     if effect.timers_left:
-        yield f"{counted(effect.timers_left, 'timer of the key stays', 'timers of the key stay')}: headrace waiting {config.job} --timers"
+        yield f"{counted(effect.timers_left, 'timer of the key stays', 'timers of the key stay')}: headrace waiting {named(config)} --timers --key {shlex.quote(effect.name.key)}"
 
 
 _LONGEST = 200

@@ -101,17 +101,25 @@ def difference_blocks(
     yield f"from checkpoint {_described(before)} to {_described(after)}"
     if not tables:
         yield "nothing differs"
-    rows = [
+    names = ("table", "operator", "state")
+    groups = [
         (
-            f"{difference.table} (sink)" if difference.is_sink else difference.table,
-            counts.group.get("operator"),
-            counts.group.get("state"),
-            *(counts.rows.get(change, 0) for change in Change),
+            (
+                f"{difference.table} (sink)" if difference.is_sink else difference.table,
+                counts.group.get("operator"),
+                counts.group.get("state"),
+            ),
+            counts.rows,
         )
         for difference in tables
         for counts in difference.counts
     ]
-    yield Table.shown(("table", "operator", "state", *Change), rows)
+    words = [
+        (*group, ", ".join(f"{own[change]:,} {change}" for change in Change if own.get(change)))
+        for group, own in groups
+    ]
+    numbers = [(*group, *(own.get(change, 0) for change in Change)) for group, own in groups]
+    yield Table.shown((*names, *Change), numbers, narrower=Table.shown((*names, "rows"), words))
     yield from (line for difference in tables for line in _rows_of(difference))
 
 

@@ -25,9 +25,8 @@ from headrace.names import counted
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import Flow, KeyedStage, Plan, Through, ToStage
 from headrace.readers.history import ChangeRow, ConditionsAt, changes_of, identity, key_history
-from headrace.readers.job_at import JobAtCheckpoint
+from headrace.readers.job_at import JobAtCheckpoint, key_conditions
 from headrace.readers.query import milliseconds
-from headrace.readers.state import key_conditions
 from headrace.records.keys import key_reader
 from headrace.records.record_columns import from_struct_array
 from headrace.report import Time

@@ -59,7 +59,7 @@ def expired(
 
     opened = JobAtCheckpoint(load(job, branch=branch), at, as_of=as_of)
     if as_of is not None:
-        warn(as_of_text(opened.checkpoint))
+        warn(as_of_text(opened.log.lineage, opened.checkpoint))
     if ttl is not None:
         return of_supposed(opened, operator, state, ttl)
     warn(opened.ttl.not_declared)

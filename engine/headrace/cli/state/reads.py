@@ -85,7 +85,11 @@ def list_states(
     states = states_of(opened, internal=show_all)
     left_out = 0 if show_all else count_internal_timers(opened)
     shown = shortened(states, "type")
-    return of_rows(opened, states, "states", shown=shown, timers_left_out=left_out)
+    return of_rows(opened, states, "states", shown=shown, timers_left_out=left_out, spare=_SPARE)
+
+
+_SPARE = ("last_change", "type", "keys")
+"""Columns that a list of states does without on a narrow terminal, the first ones first."""
 
 
 def shortened(rows: Rows, column: str) -> Rows:

@@ -9,7 +9,7 @@ from headrace.names import counted
 from headrace.report import Block, Drawing, Fact, Report, facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace.readers.job_at import JobAtCheckpoint
     from headrace.readers.query import Rows
@@ -23,10 +23,11 @@ def of_rows(
     shown: Rows | None = None,
     total: int | None = None,
     timers_left_out: int | None = None,
+    spare: Sequence[str] = (),
 ) -> Report:
     """Return the report on rows: their checkpoint, their number, and that of the engine's own timers that were left out.
 
-    People read the rows `shown`, by default all. `total` is the number of rows without a limit; if it is None, there is no limit.
+    People read the rows `shown`, by default all, on a narrow terminal without the columns in `spare`. `total` is the number of rows without a limit; if it is None, there is no limit.
     """
     from headrace.cli.output import typed_rows
 
@@ -34,19 +35,19 @@ def of_rows(
         *facts(checkpoint=job.checkpoint.checkpoint_id, **{what: typed_rows(rows)}),
         None if total is None else Fact("total", total),
         None if timers_left_out is None else Fact("timers_left_out", timers_left_out),
-        _for_people(rows if shown is None else shown),
+        _for_people(rows if shown is None else shown, spare),
         *_numbers(job, len(rows.rows), what, total, timers_left_out),
         *more,
     )
 
 
-def _for_people(rows: Rows) -> Block:
+def _for_people(rows: Rows, spare: Sequence[str]) -> Block:
     """Return rows as a table; with a long column, as one block of lines each."""
     from headrace.cli.output import card_lines, rows_table
 
     body = next((name for name in ("value", "raw") if name in rows.columns), None)
     if body is None or not rows.rows:
-        return rows_table(rows, drop=("key_group",))
+        return rows_table(rows, drop=("key_group",), spare=spare)
     return Drawing(partial(card_lines, rows, body, drop=("key_group",)))
 
 

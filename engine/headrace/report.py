@@ -47,7 +47,7 @@ class Stored:
     text: Any
     """The JSON; any other value is shown as it is."""
     is_key: bool = False
-    """People have to type keys, so they read them as they are."""
+    """People have to type keys, so they read them as they are stored, with the times of their numbers."""
     is_raw: bool = False
     """Machines read input that was set aside as the text that it is."""
 

@@ -22,7 +22,7 @@ from headrace.cli.arguments import (
 )
 from headrace.cli.proposal import Proposal, Shown, corrected, named
 from headrace.names import counted
-from headrace.report import Report, Table, Time
+from headrace.report import Report, Stored, Table, Time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -234,7 +234,7 @@ def load_state(
 def _loaded(edit: LoadEntries, effect: LoadEffect) -> Shown:
     from headrace.cli.output import cut, spaced_json
 
-    samples = [(key, cut(spaced_json(raw, times=True), _LONGEST)) for key, raw in effect.samples]
+    samples = [(Stored(key, is_key=True), cut(spaced_json(raw, times=True), _LONGEST)) for key, raw in effect.samples]
     return Shown(
         {"operator": edit.operator, "state": edit.state, "rows": effect.rows},
         (
@@ -283,13 +283,13 @@ def _shown_by(config: JobConfig) -> Callable[[EntryEffect], Shown]:
 
 def _difference_lines(differences: Sequence[EntryDifference]) -> Iterator[tuple[str, ...]]:
     """Yield lines of a table: a line for each field of a record that differs, else one for the value."""
-    from headrace.cli.output import cut, spaced_json
+    from headrace.cli.output import cut, shown_key, spaced_json
 
     def text(value: Any) -> str:
         return "" if value is None else cut(spaced_json(msgspec.json.encode(value).decode(), times=True), _LONGEST)
 
     for entry in differences:
-        label = " ".join(filter(None, (entry.key, entry.namespace, entry.user_key)))
+        label = " ".join(filter(None, (shown_key(entry.key), entry.namespace, shown_key(entry.user_key))))
         before, after = (None if raw is None else msgspec.json.decode(raw) for raw in (entry.before, entry.after))
         if isinstance(before, dict) and isinstance(after, dict):
             names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
@@ -397,7 +397,7 @@ def _domain(text: str) -> TimeDomain:
 def _timers(operator: str, changes: Sequence[TimerChange]) -> Shown:
     rows = [
         (
-            timer.key_json.decode(),
+            Stored(timer.key_json.decode(), is_key=True),
             timer.domain,
             Time(timer.timestamp),
             timer.namespace or None,
@@ -471,7 +471,7 @@ def _calls(operator: str, calls: Sequence[StoredCall]) -> Shown:
     columns = ("key", "status", "attempts", "next attempt", "last error")
     rows = [
         (
-            call.key,
+            Stored(call.key, is_key=True),
             call.status,
             call.attempts,
             None if call.next_attempt_at is None else Time(call.next_attempt_at),

@@ -131,14 +131,16 @@ def _described(job: JobAtCheckpoint) -> str:
 
 def _rows_of(difference: TableDifference) -> Iterator[str]:
     """Yield lines on the rows of one table."""
-    from headrace.cli.output import cut, shown
+    from headrace.cli.output import cut, shown, typed_row
 
     total, listed = sum(sum(counts.rows.values()) for counts in difference.counts), len(difference.rows)
     more = "" if total <= listed else f": the first {listed} of {total:,} (more with -n)"
     yield f"{difference.table}{more}"
     for row in difference.rows:
         named = "  ".join(
-            f"{column}={cut(shown(value), _LONGEST)}" for column, value in row.name.items() if value is not None
+            f"{column}={cut(shown(value), _LONGEST)}"
+            for column, value in typed_row(row.name).items()
+            if value is not None
         )
         yield f"  {row.change:<8} {named}"
         yield from (f"    {line}" for line in _values(row))

@@ -258,7 +258,7 @@ def card_lines(rows: Rows, body: str, width: int, *, drop: Sequence[str] = ()) -
     """Yield lines for rows with a long column `body`: the other columns in one line, the long one below it."""
     for row in rows.dicts():
         head = [
-            f"{name}={shown(value)}"
+            f"{name}={shown(_typed(name, value))}"
             for name, value in row.items()
             if name not in {body, *drop} and value is not None and value is not False
         ]
@@ -272,7 +272,7 @@ def shown(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, Stored):
-        return shown(value.text if value.is_key else shown_stored(value.text))
+        return shown(shown_key(value.text) if value.is_key else shown_stored(value.text))
     if isinstance(value, datetime):
         return utc_text(value)
     if isinstance(value, bool):
@@ -295,6 +295,11 @@ def shown_stored(value: Any) -> Any:
     return spaced_json(value, times=True) if _is_json(value) else value
 
 
+def shown_key(value: Any) -> Any:
+    """Return a key for people: as it is stored, with the time after a number that may be one. Commands take it in this form, too."""
+    return spaced_json(value, times=True, gap="") if _is_json(value) else value
+
+
 def cut(text: str, longest: int) -> str:
     """Return a text; if it is longer than `longest`, its beginning and its length."""
     return (
@@ -302,13 +307,13 @@ def cut(text: str, longest: int) -> str:
     )
 
 
-def spaced_json(text: str, *, times: bool = False) -> str:
+def spaced_json(text: str, *, times: bool = False, gap: str = " ") -> str:
     """Return JSON with a blank after each comma and colon, where a line may break. With `times`, see `shown_stored`."""
 
     def spaced(match: re.Match[str]) -> str:
         part = match[0]
         if part in {",", ":"}:
-            return f"{part} "
+            return f"{part}{gap}"
         if times and part.isdecimal() and _FIRST_TIME <= int(part) < _FIRST_NO_TIME:
             return f"{part} ({Time(int(part))})"
         return part

@@ -30,7 +30,7 @@ from headrace.plan.planner import plan_stages
 from headrace.plan.stages import waits_of
 from headrace.readers.query import Rows, ask_once, reading
 from headrace.readers.ttl import AGE_COLUMNS, JobTtl
-from headrace.state.codec import key_texts
+from headrace.state.codec import written_keys
 from headrace.state.key_groups import KeyGroupRange, key_group
 from headrace.storage.predicate import Condition, Conditions, OneOf
 from headrace.storage.table import Snapshot
@@ -177,7 +177,7 @@ WITH_QUARANTINE = (QUARANTINE,)
 
 def key_conditions(key: str, max_parallelism: int) -> list[Condition]:
     """Return the conditions for rows of one key. `key` is JSON, or a text key without quotes."""
-    candidates = key_texts(key)
+    candidates = written_keys(key)
     groups = {key_group(text.encode(), max_parallelism) for text in candidates}
     return [OneOf("key_group", tuple(sorted(groups))), OneOf("key", tuple(candidates))]
 

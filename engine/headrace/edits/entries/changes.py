@@ -23,12 +23,13 @@ from headrace.edits.entries.edit import (
     no_entry,
     shown_name,
 )
+from headrace.edits.entries.written import refuse_several
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Checkpoint
 from headrace.plan.loader import plan_of
 from headrace.state.backend import EntryChange
 from headrace.state.cleanup import CLEANUP_DOMAINS
-from headrace.state.codec import key_texts
+from headrace.state.codec import written_keys
 from headrace.state.ttl import LiveTtl
 from headrace.tables.schemas import TIMERS
 
@@ -169,21 +170,20 @@ def _gone(rows: Sequence[Mapping[str, Any]]) -> tuple[EntryDifference, ...]:
 
 
 def _named_rows(job: JobView, name: EntryName) -> list[dict[str, Any]]:
-    rows = [row for row in live_entries(job, name.operator, (name.state,), key_texts(name.key)) if _is_named(name, row)]
+    rows = [
+        row for row in live_entries(job, name.operator, (name.state,), written_keys(name.key)) if _is_named(name, row)
+    ]
     if not rows:
         raise ConfigError(f"{no_entry(job, name, name.key)} Nothing was changed.")
     for what, column in (("key", "key"), ("entry", "user_key")):
-        meant = sorted({row[column] for row in rows if row[column] is not None})
-        if len(meant) > 1 and (what == "key" or name.entry is not None):
-            raise ConfigError(
-                f"several are meant by {what} {getattr(name, what)}: {', '.join(meant)}. Write it as JSON, in single quotes. Nothing was changed."
-            )
+        if what == "key" or name.entry is not None:
+            refuse_several(what, getattr(name, what), (row[column] for row in rows if row[column] is not None))
     return rows
 
 
 def _is_named(name: EntryName, row: Mapping[str, Any]) -> bool:
     is_in = name.namespace is None or (row["namespace"] or "") == name.namespace
-    return is_in and (name.entry is None or row["user_key"] in key_texts(name.entry))
+    return is_in and (name.entry is None or row["user_key"] in written_keys(name.entry))
 
 
 def _timers_left(job: JobView, name: EntryName, rows: Sequence[Mapping[str, Any]]) -> int:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args
 
 import msgspec
 
 from headrace.api.graph import NULL_KEY, OperatorFunction, Process
-from headrace.api.records import unit_of
+from headrace.api.records import is_naive, unit_of
 from headrace.api.states import MapState
-from headrace.api.types import key_types
+from headrace.api.types import annotations_of, key_types
 from headrace.config import parse_timestamp
 from headrace.edits.edit import JobView
 from headrace.edits.entries.edit import EntryName, live_entries
@@ -18,13 +20,13 @@ from headrace.plan.stages import KeyedStage
 from headrace.records.column_types import columns_of
 from headrace.records.keys import typed_key
 from headrace.records.record_columns import UnfitRecord, from_struct_array, to_struct_array
-from headrace.state.codec import KeyCodec, encode, key_texts
+from headrace.state.codec import KeyCodec, encode, key_texts, microseconds_of, time_of, without_times, written_keys
 
 
 def key_of(stage: KeyedStage, name: EntryName, job: JobView) -> bytes:
     """Return the stored key that a name means: where nothing declares its type, the only one that is there."""
     if all(key_types(record, key) is None for record, key in zip(stage.takes, stage.keys, strict=True)):
-        live = {row["key"] for row in live_entries(job, name.operator, (name.state,), key_texts(name.key))}
+        live = {row["key"] for row in live_entries(job, name.operator, (name.state,), written_keys(name.key))}
         if len(live) == 1:
             return str(live.pop()).encode()
     return stored_key(stage, name.key)
@@ -46,6 +48,7 @@ def stored_key(stage: KeyedStage, text: str) -> bytes:
             "returns. Annotate it, or write a text as JSON, in quotes. Nothing was changed."
         )
         raise ConfigError(msg)
+    text = _with_stored_times(text, annotations_of(record, key))
     target: Any = Any if types is None else types[0] if len(types) == 1 else tuple[types]  # type: ignore[valid-type]
     try:
         value = _read(text, target)
@@ -53,6 +56,48 @@ def stored_key(stage: KeyedStage, text: str) -> bytes:
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         msg = f"{text!r:.200} is no key of operator '{stage.name}' (its key is {key}): {error}. Nothing was changed."
         raise ConfigError(msg) from error
+
+
+def _with_stored_times(text: str, annotations: Sequence[Any]) -> str:
+    """Return a key that somebody has written with its times as they are stored, where the types of its parts are times."""
+    if not any(map(_is_time, annotations)):
+        return text
+    number = without_times(text)
+    try:
+        value = msgspec.json.decode(number)
+    except msgspec.DecodeError:
+        value = text
+    parts = value if isinstance(value, list) else [value]
+    if len(parts) != len(annotations):
+        return text
+    stored = [_stored_time(part, annotation) for part, annotation in zip(parts, annotations, strict=True)]
+    return msgspec.json.encode(stored if isinstance(value, list) else stored[0]).decode()
+
+
+def _is_time(annotation: Any) -> bool:
+    return unit_of(annotation) is not None or datetime in {annotation, *get_args(annotation)}
+
+
+def _stored_time(part: Any, annotation: Any) -> Any:
+    """Return a part of a key; where it is the text of a time and its type is one, as that is stored."""
+    time = time_of(part) if isinstance(part, str) and _is_time(annotation) else None
+    if time is None:
+        return part
+    if is_naive(annotation):
+        return part if time.tzinfo is not None else time
+    instant = microseconds_of(time)
+    if (unit := unit_of(annotation)) is None:
+        return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=instant)
+    return instant if unit == "us" or instant % 1000 else instant // 1000
+
+
+def refuse_several(what: str, written: str, stored: Iterable[str]) -> None:
+    """Raise `ConfigError` when a person's text means several stored keys."""
+    meant = sorted({*stored})
+    if len(meant) > 1:
+        raise ConfigError(
+            f"several are meant by {what} {written}: {', '.join(meant)}. Write it as JSON, in single quotes. Nothing was changed."
+        )
 
 
 def _is_null_key(text: str) -> bool:
@@ -88,7 +133,13 @@ def _read(text: str, type_: Any) -> Any:
 def entry_key(state: MapState[Any, Any], name: EntryName) -> bytes:
     """Return the stored key within a map that a name means. Raises `ConfigError` where it does not fit."""
     codec: KeyCodec[Any] = KeyCodec(state.key_type, f"state '{state.name}'")
-    return codec.encode(typed(name.entry or "", state.key_type, f"the key within state '{state.name}'"))
+    return codec.encode(
+        typed(
+            _with_stored_times(name.entry or "", [state.key_type]),
+            state.key_type,
+            f"the key within state '{state.name}'",
+        )
+    )
 
 
 def typed(text: str, type_: Any, what: str) -> Any:

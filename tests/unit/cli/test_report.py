@@ -21,14 +21,16 @@ from hypothesis import strategies as st
 
 from headrace import clock
 from headrace.async_io.metrics import ServiceMetrics
-from headrace.cli.blocks import read_some
 from headrace.cli.charts import MOST_POINTS, Graph, Series, chart, graph
+from headrace.cli.growth import read_some
 from headrace.cli.page import element, number, page, table
 from headrace.config import load_job
 from headrace.log.branches import Branch, Branches, BranchStatus
 from headrace.log.checkpoint import Kind
 from headrace.readers import state as readers
+from headrace.readers import stored_sizes as stored
 from headrace.readers.state import list_states
+from headrace.readers.stored_sizes import stored_sizes
 from tests.jobs.home import PROJECT
 from tests.unit.cli.written_page import Page
 from tests.unit.support.demo_job import HOUR, START, entry
@@ -248,8 +250,24 @@ def test_slow_state_is_read_once(state, written, monkeypatch):
     seconds, reads = iter(range(0, 1000, 10)), Mock(side_effect=list_states)
     monkeypatch.setattr(clock, "monotonic", lambda: next(seconds))
     monkeypatch.setattr(readers, "list_states", reads)
+    logs = Mock(side_effect=stored_sizes)
+    monkeypatch.setattr(stored, "stored_sizes", logs)
     assert "How it grew is not shown: reading the state of one checkpoint takes 10 s." in written().texts
+    assert (reads.call_count, logs.call_count) == (1, 1)
+
+
+def test_slow_state_grew_as_its_logs_tell(state, written, monkeypatch):
+    state.add("keyed_state", [{**entry("N9", '"JFK"', 5), "operator": "other"}])
+    state.commit(Kind.BATCH)
+    state.commit(Kind.BATCH)
+    monkeypatch.setattr(clock, "monotonic", Mock(side_effect=[0, 10, 10, 10.1]))
+    reads = Mock(side_effect=list_states)
+    monkeypatch.setattr(readers, "list_states", reads)
+    texts = written().texts
     assert reads.call_count == 1
+    assert "Reading the state of one checkpoint takes 10 s, so how it grew is that of what is stored." in texts
+    assert "How it grew, read from the logs of the tables, at 7 of 7 checkpoints." in texts
+    assert {"Stored rows by operator", "Bytes of files by operator", "latest", "legs", "other"} <= {*texts}
 
 
 def test_largest_keys_come_first(state, written):

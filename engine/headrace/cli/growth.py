@@ -44,7 +44,7 @@ def growth(about: JobFacts, job: JobAtCheckpoint, seconds: float) -> Sequence[Ma
     if len(past) < 2:  # noqa: PLR2004 - a point makes no line
         return []
     live, stored = _live(job), _stored(job)
-    if seconds < _SECONDS_OF_READING:  # the first time, it also loads DuckDB
+    if seconds < 2 * _SECONDS_OF_READING / _FEWEST:  # half of it may be the start of DuckDB, which comes once
         seconds = _seconds_of(live, past[-1])
     if (most := _affordable(seconds)) >= _FEWEST:
         return _lines(about, past, most, live)

@@ -35,7 +35,7 @@ def in_files(job):
     return {owner: (rows[owner], sizes[owner]) for owner in rows}
 
 
-def test_logs_tell_what_files_hold(state):
+def test_logs_and_files_tell_the_same(state):
     state.add("keyed_state", [{**entry("N9", '"JFK"', 5), "operator": "other"}, entry("N8", '"JFK"', 5)])
     state.commit(Kind.BATCH)
     state.add("keyed_state", [{**entry("N9", None, 6, deleted=True), "operator": "other"}])

@@ -5,6 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 uv pip compile --quiet --universal --generate-hashes --python-version 3.11 "$@" \
     --custom-compile-command "make lock" --extra spark --extra airflow --extra protobuf \
+    --no-emit-package playwright \
     pyproject.toml requirements.in --output-file requirements.txt
 {
     echo "# The installer of requirements.txt, and nothing else: pip is slow at 180 packages. Made by \`make lock\`."

@@ -47,7 +47,7 @@ class Stored:
     text: Any
     """The JSON; any other value is shown as it is."""
     is_key: bool = False
-    """People have to type keys, so they read them as they are."""
+    """People have to type keys, so they read them as they are stored, with the times of their numbers."""
     is_raw: bool = False
     """Machines read input that was set aside as the text that it is."""
 
@@ -79,13 +79,20 @@ class Table:
     columns: Mapping[str, str] | Sequence[str]
     """Columns that people read, with other headings than their names in a mapping; none: only for machines."""
     rows: Sequence[Mapping[str, Any]]
+    narrower: Table | None = None
+    """Table that people read where this one is too wide for their terminal."""
 
     @classmethod
-    def shown(cls, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    def shown(cls, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, narrower: Table | None = None) -> Table:
         """Return a table for people alone. Columns may have the same heading."""
         places = [str(at) for at in range(len(columns))]
         headings = dict(zip(places, columns, strict=True))
-        return cls(None, headings, [dict(zip(places, row, strict=True)) for row in rows])
+        return cls(None, headings, [dict(zip(places, row, strict=True)) for row in rows], narrower)
+
+    @property
+    def headings(self) -> list[str]:
+        """Headings of the columns that people read."""
+        return [*(self.columns.values() if isinstance(self.columns, Mapping) else self.columns)]
 
 
 @dataclass(frozen=True, slots=True)

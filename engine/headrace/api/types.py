@@ -175,6 +175,15 @@ def key_types(record: type[msgspec.Struct], key: KeyBy | None) -> tuple[Any, ...
     return tuple(_of_field(types_by_field[name]) for name in key.fields)
 
 
+def annotations_of(record: type[msgspec.Struct], key: KeyBy) -> tuple[Any, ...]:
+    """Return the annotations of a key's parts, with the units of times; none where nothing declares them."""
+    if key.function is None:
+        fields = {field.name: field.type for field in msgspec.structs.fields(record)}
+        return tuple(fields[name] for name in key.fields)
+    returned = hints_of(key.function, with_metadata=True).get("return")
+    return () if returned is None else get_args(returned) if get_origin(returned) is tuple else (returned,)
+
+
 def _of_field(annotation: Any) -> Any:
     """Return the type of a key that is a field. A decimal keeps its scale, and a time its lack of a zone: others are never equal."""
     digits, bare = digits_of(annotation), _bare(annotation)

@@ -226,9 +226,9 @@ _COMMANDS = {
     "alerts.register": ["alerts"],
     "top.register": ["top"],
     "report.register": ["report"],
-    "state.register_state": ["state"],
+    "state.reads.register_state": ["state"],
     "sink.register": ["sink"],
-    "state.register_history": ["history"],
+    "state.histories.register_history": ["history"],
     "retract.register": ["history retract"],
     "why.register": ["why"],
     "diff.register": ["diff"],
@@ -418,7 +418,7 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
         function for function, commands in _COMMANDS.items() if any(_begins_with(arguments, name) for name in commands)
     ]
     for function in own or _COMMANDS:
-        module, _, name = function.partition(".")
+        module, _, name = function.rpartition(".")
         getattr(import_module(f"headrace.cli.{module}"), name)(app)
     return app
 

@@ -16,6 +16,7 @@ from headrace.report import Table
 if TYPE_CHECKING:
     from headrace.config import JobConfig
     from headrace.log.checkpoint import Checkpoint
+    from headrace.log.lineage import Lineage
     from headrace.readers.job_at import JobAtCheckpoint
 
 
@@ -41,15 +42,19 @@ def open_job(
     job = JobAtCheckpoint(load(name, branch=branch), at, as_of=as_of, with_expired=with_expired)
     warn(job.ttl.not_declared)
     if as_of is not None:
-        warn(as_of_text(job.checkpoint))
+        warn(as_of_text(job.log.lineage, job.checkpoint))
     return job
 
 
-def as_of_text(checkpoint: Checkpoint) -> str:
-    """Return which checkpoint --as-of has found."""
+def as_of_text(lineage: Lineage, checkpoint: Checkpoint) -> str:
+    """Return which checkpoint of the live lineage --as-of has found, and which one comes after it in event time."""
     from headrace.sources.interval import timestamp_text
 
-    return f"this is checkpoint {checkpoint.checkpoint_id}, whose watermark is {timestamp_text(checkpoint.watermark)}"
+    text = f"this is checkpoint {checkpoint.checkpoint_id}, whose watermark is {timestamp_text(checkpoint.watermark)}"
+    later = lineage.next_by_watermark(checkpoint)
+    if later is None:
+        return f"{text}: the latest one"
+    return f"{text}; the next one, {later.checkpoint_id}, has {timestamp_text(later.watermark)}"
 
 
 def warn(what: str | None) -> None:
@@ -216,6 +221,19 @@ def reason(why: str | None) -> str:
         msg = 'this needs a reason, which is recorded with the change: add --why "...". Nothing was changed.'
         raise ConfigError(msg)
     return why
+
+
+def confirm(question: str) -> None:
+    """Ask somebody at a terminal. Raises `ConfigError` unless the answer is yes: a script must see that nothing was changed."""
+    from headrace.errors import ConfigError
+
+    try:
+        is_confirmed = typer.confirm(question, err=True)
+    except typer.Abort:  # the input has ended, or Ctrl-C
+        is_confirmed = False
+    if not is_confirmed:
+        msg = "not confirmed: nothing was changed"
+        raise ConfigError(msg)
 
 
 def rows_by_table(rows: Mapping[str, int], what: str) -> Table:

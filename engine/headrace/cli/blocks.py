@@ -6,10 +6,11 @@ read from the tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from headrace.cli.charts import Graph, Series, chart, graph
+from headrace.cli.growth import Sizes, by_operator, growth
 from headrace.cli.page import Markup, number, page, section, table
 from headrace.cli.timeline import timeline
 from headrace.names import counted
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from headrace.plan.stages import Plan
     from headrace.readers.job_at import JobAtCheckpoint
 
-_MOST_READ: Final = 12
-"""Checkpoints whose state is read, to show how it grew."""
-_SECONDS_OF_READING: Final = 2.0
 _OF_SERVICES: Final = ("calls", "failures", "retries", "parked")
 _COUNTS: Final = {
     "Rows": ("rows_in", "rows_out"),
@@ -141,7 +139,7 @@ def _rate(rows: int, batch: Checkpoint) -> str:
     return f"{counted(rows, 'row')}, {number(round(rows / seconds))}/s" if rows and seconds else counted(rows, "row")
 
 
-def _known_sizes(about: JobFacts) -> _Sizes:
+def _known_sizes(about: JobFacts) -> Sizes:
     """Return the state at the checkpoint; none where its files are gone, which the part on state says."""
     from headrace.errors import HeadraceError
 
@@ -149,7 +147,7 @@ def _known_sizes(about: JobFacts) -> _Sizes:
         states, _ = about.states
     except HeadraceError:
         return {}
-    return _by_operator(states)
+    return by_operator(states)
 
 
 def _edges(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -215,105 +213,12 @@ def _state(about: JobFacts) -> Markup:
         largest = [[*row.values()] for row in largest_keys(job, limit=10).dicts()]
         return [
             table("Live entries by operator and state", headings, rows),
-            *_state_over_time(about, job, seconds),
+            *growth(about, job, seconds),
             *([table("Largest keys", ("operator", "state", "key", "entries", "bytes"), largest)] if largest else []),
             *([table("Longest histories", ("operator", "key", "rows", "bytes"), longest)] if longest else []),
         ]
 
     return section("State", *_at_checkpoint(about, stored))
-
-
-_Sizes = dict[str, tuple[int, int]]
-"""Live entries and the bytes of their values, by operator."""
-
-
-_OF_SIZES: Final = "Bytes are those of the values as JSON. Entries that were deleted or had expired by then, and what files add, do not count."
-
-
-def _state_over_time(about: JobFacts, job: JobAtCheckpoint, seconds: float) -> list[Markup | str]:
-    """Return charts of the state at some checkpoints: as many as can be read in a few seconds, if each takes so many."""
-    from headrace import clock
-
-    past = [checkpoint for checkpoint in about.live if checkpoint.has_state]
-    if len(past) < 2:  # noqa: PLR2004 - a point makes no line
-        return []
-    if seconds < _SECONDS_OF_READING:  # the first time, it also loads DuckDB
-        began = clock.monotonic()
-        _sizes(job, past[-1])
-        seconds = clock.monotonic() - began
-    most = min(_MOST_READ, int(_SECONDS_OF_READING / max(seconds, 0.001)))
-    if most < 3:  # noqa: PLR2004 - two points do not tell much
-        return [f"How it grew is not shown: reading the state of one checkpoint takes {number(seconds)} s."]
-    sizes = read_some(past, most, lambda checkpoint: _sizes(job, checkpoint))
-    operators = sorted({operator for size in sizes.values() if size is not None for operator in size})
-    labels = [str(checkpoint_id) for checkpoint_id in sizes]
-
-    def lines(place: int) -> Series:
-        values = {
-            operator: [None if size is None else size.get(operator, (0, 0))[place] for size in sizes.values()]
-            for operator in operators
-        }
-        return Series(labels, values)
-
-    return [
-        f"How it grew, read from the tables in the same way, at {len(sizes)} of {counted(len(past), 'checkpoint')}.",
-        _OF_SIZES,
-        *_unread(about, [checkpoint_id for checkpoint_id, size in sizes.items() if size is None]),
-        chart("Live entries by operator", "entries", lines(0)),
-        chart("Bytes of live values by operator", "bytes", lines(1)),
-    ]
-
-
-def read_some(
-    past: Sequence[Checkpoint], most: int, read: Callable[[Checkpoint], _Sizes | None]
-) -> dict[int, _Sizes | None]:
-    """Return what some of the checkpoints have, by id: the first, the last, and others at even distances.
-
-    Where most of those cannot be read (None), it reads others that lie behind the last such one.
-    """
-    sizes: dict[int, _Sizes | None] = {}
-    while True:
-        count = min(most, len(past))
-        places = [at * (len(past) - 1) // max(1, count - 1) for at in range(count)]
-        for at in places:
-            if past[at].checkpoint_id not in sizes:
-                sizes[past[at].checkpoint_id] = read(past[at])
-        unread = [at for at in places if sizes[past[at].checkpoint_id] is None]
-        if 2 * len(unread) <= count or not unread[-1]:
-            return dict(sorted(sizes.items()))
-        past = past[unread[-1] :]
-
-
-def _sizes(job: JobAtCheckpoint, checkpoint: Checkpoint) -> _Sizes | None:
-    """Return the state at a checkpoint; None if it cannot be read any more."""
-    from headrace.errors import HeadraceError
-    from headrace.readers.state import list_states
-
-    try:
-        return _by_operator(list_states(job.moved_to(checkpoint)).dicts())
-    except HeadraceError:
-        return None
-
-
-def _by_operator(states: Sequence[Mapping[str, Any]]) -> _Sizes:
-    sizes: _Sizes = {}
-    for row in states:
-        entries, size = sizes.get(row["operator"], (0, 0))
-        sizes[row["operator"]] = (entries + row["entries"], size + row["bytes"])
-    return sizes
-
-
-def _unread(about: JobFacts, ids: Sequence[int]) -> Iterator[str]:
-    """Yield a sentence on checkpoints whose state could not be read."""
-    if not ids:
-        return
-    vacuums = [c.checkpoint_id for c in about.all if c.kind.value == "vacuum" and c.checkpoint_id > ids[-1]]
-    why = (
-        f"vacuum {vacuums[-1]} came after them, which removes files that the retention does not keep"
-        if vacuums
-        else f"no vacuum came after them, so 'headrace verify {about.config.job} --full' may say why"
-    )
-    yield f"It cannot be read any more at {counted(len(ids), 'of these checkpoints', 'of these checkpoints')} ({', '.join(map(str, ids))}): {why}."
 
 
 _SAMPLES: Final = 3

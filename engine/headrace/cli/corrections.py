@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -19,9 +20,9 @@ from headrace.cli.arguments import (
     load,
     parsed_milliseconds,
 )
-from headrace.cli.proposal import Proposal, Shown, corrected
+from headrace.cli.proposal import Proposal, Shown, corrected, named
 from headrace.names import counted
-from headrace.report import Report, Table, Time
+from headrace.report import Report, Stored, Table, Time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.api.functions import TimeDomain
     from headrace.async_io.pending_call import StoredCall
     from headrace.config import JobConfig
-    from headrace.edits.entries import EntryDifference, EntryEffect
+    from headrace.edits.entries.edit import EntryDifference, EntryEffect
     from headrace.edits.load import LoadEffect, LoadEntries
     from headrace.state.timers import TimerChange
 
@@ -108,7 +109,8 @@ def set_entry(
     Exit codes: 0; 2 for an unknown job, operator, state or key, a value of another type, or no reason; 3 while a run holds the job; 6
     the code cannot read what is stored; 8 storage; 10 job and sink disagree.
     """
-    from headrace.edits.entries import EntryName, SetEntry, named_state
+    from headrace.edits.entries.changes import SetEntry
+    from headrace.edits.entries.edit import EntryName, named_state
     from headrace.errors import ConfigError
 
     if (value is None) == (not field):
@@ -143,7 +145,8 @@ def delete(
     Exit codes: 0; 2 for an unknown job, operator or state, a key without such entries, or no reason; 3 while a run holds the job; 8
     storage; 10 job and sink disagree.
     """
-    from headrace.edits.entries import DeleteEntries, EntryName, named_state
+    from headrace.edits.entries.changes import DeleteEntries
+    from headrace.edits.entries.edit import EntryName, named_state
 
     config = load(job, branch=branch)
     name = EntryName(*named_state(config, operator, state), key, namespace, entry)
@@ -172,7 +175,8 @@ def expire(
     Exit codes: 0; 2 for an unknown job, operator or state, one without a TTL, a key without such entries, or no reason; 3 while a run
     holds the job; 8 storage; 10 job and sink disagree.
     """
-    from headrace.edits.entries import EntryName, ExpireEntries, named_state
+    from headrace.edits.entries.changes import ExpireEntries
+    from headrace.edits.entries.edit import EntryName, named_state
 
     config = load(job, branch=branch)
     name = EntryName(*named_state(config, operator, state), key, namespace, entry)
@@ -217,7 +221,7 @@ def load_state(
     Exit codes: 0; 2 for an unknown job, operator or state, a missing column, rows that do not fit, a key that comes twice, or no
     reason; 3 while a run holds the job; 6 the code cannot read what is stored; 8 storage; 10 job and sink disagree.
     """
-    from headrace.edits.entries import named_state
+    from headrace.edits.entries.edit import named_state
     from headrace.edits.load import LoadColumns, LoadEntries
 
     config = load(job, branch=branch)
@@ -230,7 +234,7 @@ def load_state(
 def _loaded(edit: LoadEntries, effect: LoadEffect) -> Shown:
     from headrace.cli.output import cut, spaced_json
 
-    samples = [(key, cut(spaced_json(raw, times=True), _LONGEST)) for key, raw in effect.samples]
+    samples = [(Stored(key, is_key=True), cut(spaced_json(raw, times=True), _LONGEST)) for key, raw in effect.samples]
     return Shown(
         {"operator": edit.operator, "state": edit.state, "rows": effect.rows},
         (
@@ -279,13 +283,13 @@ def _shown_by(config: JobConfig) -> Callable[[EntryEffect], Shown]:
 
 def _difference_lines(differences: Sequence[EntryDifference]) -> Iterator[tuple[str, ...]]:
     """Yield lines of a table: a line for each field of a record that differs, else one for the value."""
-    from headrace.cli.output import cut, spaced_json
+    from headrace.cli.output import cut, shown_key, spaced_json
 
     def text(value: Any) -> str:
         return "" if value is None else cut(spaced_json(msgspec.json.encode(value).decode(), times=True), _LONGEST)
 
     for entry in differences:
-        label = " ".join(filter(None, (entry.key, entry.namespace, entry.user_key)))
+        label = " ".join(filter(None, (shown_key(entry.key), entry.namespace, shown_key(entry.user_key))))
         before, after = (None if raw is None else msgspec.json.decode(raw) for raw in (entry.before, entry.after))
         if isinstance(before, dict) and isinstance(after, dict):
             names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
@@ -310,7 +314,7 @@ def _what_follows(config: JobConfig, effect: EntryEffect) -> Iterator[str]:
             "record or timer."
         )
     if effect.timers_left:
-        yield f"{counted(effect.timers_left, 'timer of the key stays', 'timers of the key stay')}: headrace waiting {config.job} --timers"
+        yield f"{counted(effect.timers_left, 'timer of the key stays', 'timers of the key stay')}: headrace waiting {named(config)} --timers --key {shlex.quote(effect.name.key)}"
 
 
 _LONGEST = 200
@@ -393,7 +397,7 @@ def _domain(text: str) -> TimeDomain:
 def _timers(operator: str, changes: Sequence[TimerChange]) -> Shown:
     rows = [
         (
-            timer.key_json.decode(),
+            Stored(timer.key_json.decode(), is_key=True),
             timer.domain,
             Time(timer.timestamp),
             timer.namespace or None,
@@ -467,7 +471,7 @@ def _calls(operator: str, calls: Sequence[StoredCall]) -> Shown:
     columns = ("key", "status", "attempts", "next attempt", "last error")
     rows = [
         (
-            call.key,
+            Stored(call.key, is_key=True),
             call.status,
             call.attempts,
             None if call.next_attempt_at is None else Time(call.next_attempt_at),

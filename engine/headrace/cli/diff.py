@@ -101,17 +101,25 @@ def difference_blocks(
     yield f"from checkpoint {_described(before)} to {_described(after)}"
     if not tables:
         yield "nothing differs"
-    rows = [
+    names = ("table", "operator", "state")
+    groups = [
         (
-            f"{difference.table} (sink)" if difference.is_sink else difference.table,
-            counts.group.get("operator"),
-            counts.group.get("state"),
-            *(counts.rows.get(change, 0) for change in Change),
+            (
+                f"{difference.table} (sink)" if difference.is_sink else difference.table,
+                counts.group.get("operator"),
+                counts.group.get("state"),
+            ),
+            counts.rows,
         )
         for difference in tables
         for counts in difference.counts
     ]
-    yield Table.shown(("table", "operator", "state", *Change), rows)
+    words = [
+        (*group, ", ".join(f"{own[change]:,} {change}" for change in Change if own.get(change)))
+        for group, own in groups
+    ]
+    numbers = [(*group, *(own.get(change, 0) for change in Change)) for group, own in groups]
+    yield Table.shown((*names, *Change), numbers, narrower=Table.shown((*names, "rows"), words))
     yield from (line for difference in tables for line in _rows_of(difference))
 
 
@@ -123,14 +131,16 @@ def _described(job: JobAtCheckpoint) -> str:
 
 def _rows_of(difference: TableDifference) -> Iterator[str]:
     """Yield lines on the rows of one table."""
-    from headrace.cli.output import cut, shown
+    from headrace.cli.output import cut, shown, typed_row
 
     total, listed = sum(sum(counts.rows.values()) for counts in difference.counts), len(difference.rows)
     more = "" if total <= listed else f": the first {listed} of {total:,} (more with -n)"
     yield f"{difference.table}{more}"
     for row in difference.rows:
         named = "  ".join(
-            f"{column}={cut(shown(value), _LONGEST)}" for column, value in row.name.items() if value is not None
+            f"{column}={cut(shown(value), _LONGEST)}"
+            for column, value in typed_row(row.name).items()
+            if value is not None
         )
         yield f"  {row.change:<8} {named}"
         yield from (f"    {line}" for line in _values(row))

@@ -23,7 +23,7 @@ from headrace.cli.arguments import (
     new_run_id,
     open_job,
 )
-from headrace.cli.state import of_rows, total_of
+from headrace.cli.state.rows import of_rows, total_of
 from headrace.names import counted
 from headrace.report import Drawing, Facts, Report, facts
 
@@ -131,6 +131,10 @@ def waiting(
     ] = False,
     of_timers: Annotated[bool, typer.Option("--timers", help="List the timers.")] = False,
     operator: OperatorOption = None,
+    key: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--key", metavar="KEY", help="Only what waits for this key, as plain text or JSON."),
+    ] = None,
     at: At = None,
     as_of: AsOf = None,
     limit: Limit = 50,
@@ -150,6 +154,8 @@ def waiting(
 
     Example:  headrace waiting flights --calls -n 10
 
+    Example:  headrace waiting flights --timers --key N14228
+
     Exit codes: 0; 2 for an unknown job, checkpoint or operator, or several lists at once; 8 when its files are gone.
     """
     from headrace.cli.output import rows_table, typed_rows
@@ -160,12 +166,12 @@ def waiting(
         raise typer.BadParameter(msg)
     opened = open_job(job, at, as_of, branch=branch)
     if calls:
-        return _calls(opened, operator, limit)
+        return _calls(opened, operator, key, limit)
     if held:
-        return _held(opened, operator, limit)
+        return _held(opened, operator, key, limit)
     if of_timers:
-        return _timers(opened, operator, limit, internal=show_all)
-    rows = count_waiting(opened, operator)
+        return _timers(opened, operator, key, limit, internal=show_all)
+    rows = count_waiting(opened, operator, key)
     checkpoint = opened.checkpoint.checkpoint_id
     return Report(
         *facts(checkpoint=checkpoint, waiting=typed_rows(rows)),
@@ -175,30 +181,30 @@ def waiting(
     )
 
 
-def _calls(job: JobAtCheckpoint, operator: str | None, limit: int) -> Report:
+def _calls(job: JobAtCheckpoint, operator: str | None, key: str | None, limit: int) -> Report:
     from headrace.cli.output import rows_table
     from headrace.readers.waiting import count_retries, list_retries
 
-    rows = list_retries(job, operator, limit)
-    counts = count_retries(job, operator)
+    rows = list_retries(job, operator, limit, key=key)
+    counts = count_retries(job, operator, key)
     total = sum(row["waiting"] for row in counts.dicts())
     return of_rows(job, rows, "waiting", rows_table(counts) if rows.rows else None, total=total)
 
 
-def _held(job: JobAtCheckpoint, operator: str | None, limit: int) -> Report:
+def _held(job: JobAtCheckpoint, operator: str | None, key: str | None, limit: int) -> Report:
     from headrace.readers.waiting import count_requests, list_requests
 
-    rows = list_requests(job, operator, limit)
-    total = total_of(rows, limit, lambda: count_requests(job, operator))
+    rows = list_requests(job, operator, limit, key=key)
+    total = total_of(rows, limit, lambda: count_requests(job, operator, key))
     return of_rows(job, rows, "requests", total=total)
 
 
-def _timers(job: JobAtCheckpoint, operator: str | None, limit: int, *, internal: bool) -> Report:
+def _timers(job: JobAtCheckpoint, operator: str | None, key: str | None, limit: int, *, internal: bool) -> Report:
     from headrace.readers.waiting import count_internal_timers, count_timers, list_timers
 
-    left_out = 0 if internal else count_internal_timers(job, operator)
-    rows = list_timers(job, limit, internal=internal, operator=operator)
-    total = total_of(rows, limit, lambda: count_timers(job, internal=internal, operator=operator))
+    left_out = 0 if internal else count_internal_timers(job, operator, key)
+    rows = list_timers(job, limit, internal=internal, operator=operator, key=key)
+    total = total_of(rows, limit, lambda: count_timers(job, internal=internal, operator=operator, key=key))
     return of_rows(job, rows, "timers", total=total, timers_left_out=left_out)
 
 

@@ -5,7 +5,8 @@ A table breaks no line inside a word or a number. A table that is too wide for i
 1. columns of text are wrapped between words, the widest first;
 2. ids of runs are shortened in the middle;
 3. timestamps are wrapped between date and time;
-4. each row becomes a block of lines, a column a line.
+4. a narrower table takes its place, if it has one: mostly the same without some columns, which a line below it names;
+5. each row becomes a block of lines, a column a line.
 
 A word longer than the terminal's width stays whole in any case: the terminal breaks it, and copying it gives the whole
 word.
@@ -158,12 +159,25 @@ def _fits(pairs: Sequence[tuple[str, str]], width: int) -> bool:
 
 
 def _table_lines(block: Table, width: int) -> list[str]:
-    """Return the lines of a table; none for a table without rows or columns."""
-    headings = block.columns.values() if isinstance(block.columns, Mapping) else block.columns
+    """Return the lines of a table, or of the first narrower one that fits; none for a table without rows or columns."""
     if not block.rows or not block.columns:
         return []
-    cells = [[row[name] for name in block.columns] for row in block.rows]
-    return table([*headings], cells).lines(width)
+    own: Table | None = block
+    while own is not None:
+        cells = [[row[name] for name in own.columns] for row in own.rows]
+        if (lines := table(own.headings, cells).fitting_lines(width)) is not None:
+            return [*lines, *_left_out(block, own, width)]
+        own = own.narrower
+    return table(block.headings, [[row[name] for name in block.columns] for row in block.rows]).lines(width)
+
+
+def _left_out(whole: Table, narrower: Table, width: int) -> list[str]:
+    """Return a line that names the columns which a narrower table lacks; none where it tells them in another way."""
+    if {*narrower.headings} - {*whole.headings}:
+        return []
+    names = [name for name in whole.headings if name not in narrower.headings]
+    text = f"{_EDGE}(too narrow for {', '.join(names)}: see --json, or a wider terminal)"
+    return [*wrapped(text, width), ""] if names else []
 
 
 def tree_lines(tree: Tree, width: int) -> list[str]:
@@ -204,19 +218,24 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> TextTable:
     return TextTable(columns, rendered_rows, numeric=numeric)
 
 
-def rows_table(rows: Rows, *, drop: Sequence[str] = (), keep_empty: bool = False) -> Drawing:
-    """Return the rows of a query as a table for people, without columns in `drop` and, unless `keep_empty`, empty ones."""
-    return Drawing(lambda width: _table_lines(_shown_rows(rows, drop, keep_empty=keep_empty), width))
+def rows_table(rows: Rows, *, drop: Sequence[str] = (), spare: Sequence[str] = (), keep_empty: bool = False) -> Drawing:
+    """Return the rows of a query as a table for people, without columns in `drop` and, unless `keep_empty`, empty ones.
+
+    Where it is too wide, it does without those in `spare`, the first ones first.
+    """
+    return Drawing(lambda width: _table_lines(_shown_rows(rows, drop, spare, keep_empty=keep_empty), width))
 
 
-def _shown_rows(rows: Rows, drop: Sequence[str], *, keep_empty: bool) -> Table:
+def _shown_rows(rows: Rows, drop: Sequence[str], spare: Sequence[str], *, keep_empty: bool) -> Table:
     keep = [
         at
         for at, name in enumerate(rows.columns)
         if name not in drop and (keep_empty or any(row[at] is not None for row in rows.rows))
     ]
     names = [rows.columns[at] for at in keep]
-    return Table.shown(names, [[_typed(rows.columns[at], row[at]) for at in keep] for row in rows.rows])
+    narrower = _shown_rows(rows, (*drop, spare[0]), spare[1:], keep_empty=keep_empty) if spare else None
+    cells = [[_typed(rows.columns[at], row[at]) for at in keep] for row in rows.rows]
+    return Table.shown(names, cells, narrower=narrower)
 
 
 def typed_rows(rows: Rows) -> list[dict[str, Any]]:
@@ -239,7 +258,7 @@ def card_lines(rows: Rows, body: str, width: int, *, drop: Sequence[str] = ()) -
     """Yield lines for rows with a long column `body`: the other columns in one line, the long one below it."""
     for row in rows.dicts():
         head = [
-            f"{name}={shown(value)}"
+            f"{name}={shown(_typed(name, value))}"
             for name, value in row.items()
             if name not in {body, *drop} and value is not None and value is not False
         ]
@@ -253,7 +272,7 @@ def shown(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, Stored):
-        return shown(value.text if value.is_key else shown_stored(value.text))
+        return shown(shown_key(value.text) if value.is_key else shown_stored(value.text))
     if isinstance(value, datetime):
         return utc_text(value)
     if isinstance(value, bool):
@@ -276,6 +295,11 @@ def shown_stored(value: Any) -> Any:
     return spaced_json(value, times=True) if _is_json(value) else value
 
 
+def shown_key(value: Any) -> Any:
+    """Return a key for people: as it is stored, with the time after a number that may be one. Commands take it in this form, too."""
+    return spaced_json(value, times=True, gap="") if _is_json(value) else value
+
+
 def cut(text: str, longest: int) -> str:
     """Return a text; if it is longer than `longest`, its beginning and its length."""
     return (
@@ -283,13 +307,13 @@ def cut(text: str, longest: int) -> str:
     )
 
 
-def spaced_json(text: str, *, times: bool = False) -> str:
+def spaced_json(text: str, *, times: bool = False, gap: str = " ") -> str:
     """Return JSON with a blank after each comma and colon, where a line may break. With `times`, see `shown_stored`."""
 
     def spaced(match: re.Match[str]) -> str:
         part = match[0]
         if part in {",", ":"}:
-            return f"{part} "
+            return f"{part}{gap}"
         if times and part.isdecimal() and _FIRST_TIME <= int(part) < _FIRST_NO_TIME:
             return f"{part} ({Time(int(part))})"
         return part
@@ -362,6 +386,11 @@ class TextTable:
 
     def lines(self, width: int) -> list[str]:
         """Return the table in lines of at most `width` columns, unless a single word is longer."""
+        fitting = self.fitting_lines(width)
+        return self._as_blocks(self._with_short_ids(), width) if fitting is None else fitting
+
+    def fitting_lines(self, width: int) -> list[str] | None:
+        """Return the table in lines of at most `width` columns; None if its columns do not fit beside each other."""
         short = self._with_short_ids()
         spread = [
             [_TIMESTAMP.sub(r"\1 \2", cell) if _TIMESTAMP.fullmatch(cell) else cell for cell in row] for row in short
@@ -369,7 +398,7 @@ class TextTable:
         for rows in (self._rows, short, spread):
             if (widths := self._widths(rows, width)) is not None:
                 return self._as_table(rows, widths)
-        return self._as_blocks(short, width)
+        return None
 
     def _block_cells(self, short: Sequence[Sequence[str]], space: int) -> Sequence[Sequence[str]]:
         """Return the rows for blocks whose cells may take `space` columns, with whole ids of runs if they fit."""

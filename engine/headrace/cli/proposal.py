@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from headrace.cli.arguments import IN_JSON, NOT_CHANGED, new_run_id, reason
+from headrace.cli.arguments import IN_JSON, NOT_CHANGED, confirm, new_run_id, reason
 from headrace.report import Block, Report, facts
 
 if TYPE_CHECKING:
@@ -37,16 +37,26 @@ class Proposal:
     """Applies it for a reason, unless the job has gone on since the look."""
 
     def answered(self, context: Any) -> Report:
-        """Return the report of the command: of a dry run, or where somebody at a terminal says yes, of the applied correction."""
+        """Return the report of the command: of a dry run, or where somebody at a terminal says yes, of the applied correction.
+
+        Raises `ConfigError` where somebody at a terminal says no.
+        """
         if context.meta.get(IN_JSON) or not (sys.stdin.isatty() and sys.stdout.isatty()):
             return Report(*self.blocks, NOT_CHANGED)
         from headrace.cli.output import print_text
 
         print_text(Report(*self.blocks))
         sys.stdout.flush()
-        if not typer.confirm("Apply?", err=True):
-            return Report("Nothing was changed.")
-        return self.apply(self.why or typer.prompt("Why? (recorded with the change)", err=True))
+        confirm("Apply?")
+        return self.apply(self.why or _asked_reason())
+
+
+def _asked_reason() -> str:
+    """Return the reason that somebody at a terminal gives. Raises `ConfigError` where the input ends, or at Ctrl-C."""
+    try:
+        return str(typer.prompt("Why? (recorded with the change)", err=True))
+    except typer.Abort:
+        return reason(None)
 
 
 def corrected(
@@ -74,13 +84,14 @@ def corrected(
     def applied(given: str, *before: Block | str | None, seen: int | None = None) -> Report:
         by_hand = replace(edit, why=f"{reason(given)} (by {_user()})")  # type: ignore[type-var]  # edits by hand are dataclasses
         checkpoint = apply_edit(config, by_hand, run_id or new_run_id(), seen=seen)
-        head = facts(job=config.job, applied=True, checkpoint=checkpoint.checkpoint_id, **own)
+        head = facts(job=config.job, branch=config.branch, applied=True, checkpoint=checkpoint.checkpoint_id, **own)
         return Report(*head, *before, *_done(config, checkpoint))
 
     if apply:
         return applied(reason(why), *blocks)
-    head = facts(job=config.job, applied=False, checkpoint=None, **own)
-    return Proposal((*head, *blocks), why, lambda given: applied(given, seen=seen))
+    head = facts(job=config.job, branch=config.branch, applied=False, checkpoint=None, **own)
+    where = None if config.branch is None else f"On branch {config.branch} of {config.job}:"
+    return Proposal((*head, where, *blocks), why, lambda given: applied(given, seen=seen))
 
 
 def _user() -> str:
@@ -92,8 +103,13 @@ def _user() -> str:
         return "a user without a name"
 
 
+def named(config: JobConfig) -> str:
+    """Return how a command line names a job, or a branch of it."""
+    return config.job if config.branch is None else f"{config.job} --branch {config.branch}"
+
+
 def _done(config: JobConfig, checkpoint: Checkpoint) -> Iterator[str]:
     """Yield what was done, and how to undo it."""
-    branch = "" if config.branch is None else f" --branch {config.branch}"
-    yield f"{config.job}: changed, as checkpoint {checkpoint.checkpoint_id}."
-    yield f"To undo: headrace restore {config.job}{branch} --to {checkpoint.parent_id} --why ..."
+    where = config.job if config.branch is None else f"{config.job}, branch {config.branch}"
+    yield f"{where}: changed, as checkpoint {checkpoint.checkpoint_id}."
+    yield f"To undo: headrace restore {named(config)} --to {checkpoint.parent_id} --why ..."

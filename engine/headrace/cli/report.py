@@ -8,7 +8,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from headrace.cli.arguments import AsOf, At, Branch, Job, load, parsed_milliseconds
+from headrace.cli.arguments import AsOf, At, Branch, Job, as_of_text, load, parsed_milliseconds, warn
 from headrace.cli.blocks import html
 from headrace.cli.job_facts import facts_of
 from headrace.cli.page import Markup, page, section, table
@@ -59,6 +59,8 @@ def report(
             raise ConfigError(msg)
         return _written(out or Path("jobs.html"), page("Jobs", _jobs(names)))
     about = facts_of(load(job, branch=branch), at, as_of, None if since is None else parsed_milliseconds(since))
+    if as_of is not None:
+        warn(as_of_text(about.log.lineage, about.checkpoint))
     return _written(
         out or Path(f"{about.config.job}.html"),
         html(about),

@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.arguments import Apply, ApplyWhy, Branch, Job, JobOrText, Name, RunId, job_and_text, load, new_run_id
+from headrace.cli.arguments import (
+    Apply,
+    ApplyWhy,
+    Branch,
+    Job,
+    JobOrText,
+    Name,
+    RunId,
+    confirm,
+    job_and_text,
+    load,
+    new_run_id,
+)
 from headrace.names import counted
 from headrace.report import Report, Table, Time, facts
 
@@ -127,9 +139,7 @@ def _confirm(question: str, *, yes: bool) -> bool:
     if not sys.stdin.isatty():
         msg = "this needs a confirmation: add --yes"
         raise ConfigError(msg)
-    if not typer.confirm(question, err=True):
-        msg = "not confirmed: nothing was changed"
-        raise ConfigError(msg)
+    confirm(question)
     return True
 
 

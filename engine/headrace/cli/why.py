@@ -100,8 +100,10 @@ def _heading(cause: Cause) -> str:
 
 
 def _parts(cause: Cause) -> Iterator[str]:
+    from headrace.cli.output import shown_key
+
     for change in cause.changes:
-        names = (change["operator"], change["state"], change.get("namespace"), change.get("user_key"))
+        names = (change["operator"], change["state"], change.get("namespace"), shown_key(change.get("user_key")))
         yield f"{'.'.join(names[:2])}{''.join(f' {name}' for name in names[2:] if name)} {change['what']}: {_difference(change)}"
     yield from cause.timers
     yield from cause.calls

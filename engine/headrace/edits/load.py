@@ -20,7 +20,7 @@ from headrace.api.states import ListState, MapState
 from headrace.api.types import key_types
 from headrace.config import JobConfig
 from headrace.edits.edit import HandEdit, JobView
-from headrace.edits.entries import DeclaredState, SetValue, as_declared
+from headrace.edits.entries.declared import DeclaredState, SetValue, as_declared
 from headrace.edits.rewrite import removed
 from headrace.errors import ConfigError, StorageError
 from headrace.log.facts import Edited

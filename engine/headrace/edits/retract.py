@@ -19,7 +19,8 @@ from headrace.api.graph import Emit, LagNode, UpsertMaterialize
 from headrace.api.records import RowKind
 from headrace.config import JobConfig
 from headrace.edits.edit import HandEdit, JobView
-from headrace.edits.entries import check_stored, entries_of_key
+from headrace.edits.entries.declared import check_stored, entries_of_key
+from headrace.edits.entries.written import refuse_several
 from headrace.errors import ConfigError
 from headrace.execution.element import Element, make_emitted
 from headrace.log.declared import HISTORY_STATE, to_stored
@@ -36,7 +37,7 @@ from headrace.records.order import processing_time_order
 from headrace.sinks.registry import sink_of
 from headrace.sinks.sink import OutputFile
 from headrace.sinks.staged_rows import StagedRows
-from headrace.state.codec import key_texts
+from headrace.state.codec import written_keys
 from headrace.state.key_groups import key_group
 from headrace.state.timers import TimerChange
 from headrace.storage.predicate import OneOf
@@ -176,14 +177,11 @@ class RetractRow(HandEdit[Retraction]):
 
 def _history(job: JobView, name: RowName) -> list[dict[str, Any]]:
     """Return the rows in the history of a key, in order. Raises `ConfigError` where there are none, or several keys are meant."""
-    keys = key_texts(name.key)
+    keys = written_keys(name.key)
     groups = {key_group(key.encode(), job.last.max_parallelism) for key in keys}
     view = job.view(MATERIALIZER_HISTORY).of(name.operator, keys=keys).where(OneOf("key_group", tuple(sorted(groups))))
     rows = sorted(in_milliseconds(view.live()).to_pylist(), key=lambda row: row["sequence_number"])
-    meant = sorted({row["key"] for row in rows})
-    if len(meant) > 1:
-        msg = f"several keys are meant by {name.key}: {', '.join(meant)}. Write it as JSON, in single quotes. Nothing was changed."
-        raise ConfigError(msg)
+    refuse_several("key", name.key, (row["key"] for row in rows))
     if not rows:
         msg = (
             f"operator '{name.operator}' has no history of key {name.key}: 'headrace history {job.config.job} --largest' shows keys that have "
@@ -214,7 +212,7 @@ def _is_meant(row: Mapping[str, Any], name: RowName) -> bool:
         return False
     fields = msgspec.json.decode(row["row"], type=dict[str, msgspec.Raw])
     wanted = (name.fields or {}).items()
-    return all(field in fields and bytes(fields[field]).decode() in key_texts(text) for field, text in wanted)
+    return all(field in fields and bytes(fields[field]).decode() in written_keys(text) for field, text in wanted)
 
 
 @dataclass(frozen=True, slots=True)

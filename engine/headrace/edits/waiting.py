@@ -18,13 +18,14 @@ from headrace.api.functions import TimeDomain, has_timers
 from headrace.api.graph import OperatorFunction, Process
 from headrace.async_io.pending_call import Status, StoredCall
 from headrace.edits.edit import HandEdit, JobView
-from headrace.edits.entries import keyed_stage, stored_key
+from headrace.edits.entries.declared import keyed_stage
+from headrace.edits.entries.written import refuse_several, stored_key
 from headrace.errors import ConfigError
 from headrace.log.facts import Edited
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import waits_of
 from headrace.report import Time
-from headrace.state.codec import key_texts
+from headrace.state.codec import written_keys
 from headrace.state.timers import Timer, TimerChange
 from headrace.storage.predicate import OneOf
 from headrace.tables.changelog import QuarantineRow
@@ -128,7 +129,7 @@ class DeleteTimers(EditTimers):
     def look(self, job: JobView) -> Sequence[TimerChange]:
         """See `StateEdit.look`."""
         name = self.name
-        view = job.view(TIMERS).of(name.operator, keys=key_texts(name.key)).where(OneOf("domain", (name.domain,)))
+        view = job.view(TIMERS).of(name.operator, keys=written_keys(name.key)).where(OneOf("domain", (name.domain,)))
         timers = [
             Timer(row["timestamp"], row["key"].encode(), row["domain"], row["namespace"] or "")
             for row in view.live_rows()
@@ -137,6 +138,7 @@ class DeleteTimers(EditTimers):
         if not timers:
             msg = f"operator '{name.operator}' has no such timer of key {name.key}: headrace waiting {job.config.job} --timers lists them. Nothing was changed."
             raise ConfigError(msg)
+        refuse_several("key", name.key, (timer.key_json.decode() for timer in timers))
         return [TimerChange(timer, registered=False) for timer in timers]
 
 
@@ -166,7 +168,7 @@ class EditCalls(HandEdit[Sequence[StoredCall]]):
         if self.name.key is not None and (wait is None or wait.key is None):
             msg = f"calls of operator '{self.name.operator}' have no key: leave --key out. Nothing was changed."
             raise ConfigError(msg)
-        keys = None if self.name.key is None else key_texts(self.name.key)
+        keys = None if self.name.key is None else written_keys(self.name.key)
         rows = job.view(ASYNC_REQUESTS).of(self.name.operator, keys=keys).live_rows(StoredCall.__struct_fields__)
         calls = [StoredCall(**row) for row in rows]
         waiting = [call for call in calls if call.status != Status.COMPLETED.value]
@@ -178,6 +180,8 @@ class EditCalls(HandEdit[Sequence[StoredCall]]):
                 )
             msg = f"no call of operator '{self.name.operator}' waits under that name: headrace waiting {job.config.job} --calls lists them. Nothing was changed."
             raise ConfigError(msg)
+        if self.name.key is not None:
+            refuse_several("key", self.name.key, (call.key for call in waiting))
         return waiting
 
     def facts(self, job: OpenJob, effect: Sequence[StoredCall], rows: int) -> dict[str, Any]:  # noqa: ARG002 - a dropped call has two

@@ -99,6 +99,11 @@ class Lineage:
             (checkpoint, checkpoint.watermark) for checkpoint in self.checkpoints if checkpoint.watermark is not None
         ]
 
+    def next_by_watermark(self, checkpoint: Checkpoint) -> Checkpoint | None:
+        """Return the first checkpoint of the lineage with a later watermark than that of a checkpoint which has one."""
+        later = (own for own, watermark in self.with_watermarks if watermark > (checkpoint.watermark or 0))
+        return next(later, None)
+
     def last_micro_batch(self) -> int | None:
         """Return when the last micro-batch of the lineage ended (ms), by the clock of the lineage; None before the first.
 

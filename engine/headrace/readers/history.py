@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from headrace.errors import StorageError
 from headrace.log.checkpoint import Checkpoint, Kind
 from headrace.log.facts import Edited
-from headrace.readers.job_at import WITH_STATE, JobAtCheckpoint, check_operator, check_state
+from headrace.readers.job_at import WITH_STATE, JobAtCheckpoint, check_operator, check_state, key_conditions
 from headrace.readers.query import Rows, ask, ask_once, connect, copy, milliseconds, timestamp, unreadable
-from headrace.readers.state import key_conditions
 from headrace.state.key_groups import key_group
 from headrace.state.ttl import LiveTtl
 from headrace.storage.predicate import Conditions

@@ -30,8 +30,9 @@ from headrace.plan.planner import plan_stages
 from headrace.plan.stages import waits_of
 from headrace.readers.query import Rows, ask_once, reading
 from headrace.readers.ttl import AGE_COLUMNS, JobTtl
-from headrace.state.key_groups import KeyGroupRange
-from headrace.storage.predicate import Conditions
+from headrace.state.codec import written_keys
+from headrace.state.key_groups import KeyGroupRange, key_group
+from headrace.storage.predicate import Condition, Conditions, OneOf
 from headrace.storage.table import Snapshot
 from headrace.tables.folder import JobFolder
 from headrace.tables.live_rows import last_rows_sql, last_values_sql
@@ -172,6 +173,13 @@ class JobAtCheckpoint:
 WITH_STATE = (KEYED_STATE, MATERIALIZER_HISTORY)
 WITH_REQUESTS = (ASYNC_REQUESTS, BUFFERED_REQUESTS)
 WITH_QUARANTINE = (QUARANTINE,)
+
+
+def key_conditions(key: str, max_parallelism: int) -> list[Condition]:
+    """Return the conditions for rows of one key. `key` is JSON, or a text key without quotes."""
+    candidates = written_keys(key)
+    groups = {key_group(text.encode(), max_parallelism) for text in candidates}
+    return [OneOf("key_group", tuple(sorted(groups))), OneOf("key", tuple(candidates))]
 
 
 def check_operator(job: JobAtCheckpoint, operator: str | None, tables: Sequence[str]) -> None:

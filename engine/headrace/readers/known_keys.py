@@ -19,7 +19,7 @@ def how_keys_are_written(job: JobAtCheckpoint) -> str:
     types = "; ".join(_types(job))
     written = f"Keys of this job: {types}. " if types else ""
     return (
-        f"{written}Write a text or a number plainly, and several fields as a list in JSON: '[\"a\", 1]'. 'headrace state scan "
+        f"{written}Write a text or a number plainly, a time as '2013-01-05 06:00', and several fields as a list in JSON: '[\"a\", 1]'. 'headrace state scan "
         f"{job.config.job}' shows keys."
     )
 

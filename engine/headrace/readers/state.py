@@ -6,25 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.log.declared import HISTORY_STATE, StateSchemas
-from headrace.readers.job_at import WITH_STATE, JobAtCheckpoint, check_operator, check_state
+from headrace.readers.job_at import WITH_STATE, JobAtCheckpoint, check_operator, check_state, key_conditions
 from headrace.readers.query import Rows, ask_once
 from headrace.readers.ttl import AGE_COLUMNS
 from headrace.readers.waiting import NOT_INTERNAL
-from headrace.state.codec import key_texts
-from headrace.state.key_groups import key_group
 from headrace.state.timers import DOMAINS
-from headrace.storage.predicate import BeginsWith, Condition, Conditions, OneOf
+from headrace.storage.predicate import BeginsWith, Conditions
 from headrace.tables.live_rows import last_rows_sql, last_values_sql
 from headrace.tables.schemas import KEYED_STATE, MATERIALIZER_HISTORY, STATE_TABLES, TIMERS
 from headrace.tables.view import entries_of
-
-
-def key_conditions(key: str, max_parallelism: int) -> list[Condition]:
-    """Return the conditions for rows of one key. `key` is JSON, or a text key without quotes."""
-    candidates = key_texts(key)
-    groups = {key_group(text.encode(), max_parallelism) for text in candidates}
-    return [OneOf("key_group", tuple(sorted(groups))), OneOf("key", tuple(candidates))]
-
 
 _IN_ORDER = "ORDER BY operator, sequence_number"
 _AS_ENTRY = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.readers.job_at import WITH_QUARANTINE, WITH_REQUESTS, JobAtCheckpoint, check_operator
+from headrace.readers.job_at import WITH_QUARANTINE, WITH_REQUESTS, JobAtCheckpoint, check_operator, key_conditions
 from headrace.readers.query import Rows
 from headrace.readers.sql import ask_sql
 from headrace.state.timers import DOMAINS
@@ -33,71 +33,87 @@ _COUNTS = (
 )
 
 
-def list_retries(job: JobAtCheckpoint, operator: str | None = None, limit: int = 50) -> Rows:
+def list_retries(job: JobAtCheckpoint, operator: str | None = None, limit: int = 50, *, key: str | None = None) -> Rows:
     """Return the elements of async operators that wait for a service, the next attempt first.
 
     Raises `ConfigError` for an unknown operator.
     """
     check_operator(job, operator, WITH_REQUESTS)
     query = f"{_ASYNC} {_NOT_COMPLETED} ORDER BY next_attempt_at NULLS FIRST, operator, element LIMIT {limit}"
-    return ask_sql(job, query, entries_of(operator))
+    return ask_sql(job, query, _of(job, operator, key))
 
 
-def count_retries(job: JobAtCheckpoint, operator: str | None = None) -> Rows:
+def count_retries(job: JobAtCheckpoint, operator: str | None = None, key: str | None = None) -> Rows:
     """Return for each async operator the number of waiting elements, the oldest, the next attempt, and the most attempts."""
     query = (
         "SELECT operator, count(*) AS waiting, min(first_attempt_at) AS since, min(next_attempt_at) AS next_attempt, "  # noqa: S608
         f"max(attempts) AS most_attempts FROM async_requests {_NOT_COMPLETED} GROUP BY 1 ORDER BY 1"
     )
-    return ask_sql(job, query, entries_of(operator))
+    return ask_sql(job, query, _of(job, operator, key))
 
 
-def list_requests(job: JobAtCheckpoint, operator: str | None = None, limit: int = 50) -> Rows:
+def list_requests(
+    job: JobAtCheckpoint, operator: str | None = None, limit: int = 50, *, key: str | None = None
+) -> Rows:
     """Return elements of async operators, and records that operators hold back. Raises `ConfigError` for an unknown operator."""
     check_operator(job, operator, WITH_REQUESTS)
     query = f"SELECT * FROM ({_ASYNC} UNION ALL {_HELD}) ORDER BY operator, status, key LIMIT {limit}"  # noqa: S608
-    return ask_sql(job, query, entries_of(operator))
+    return ask_sql(job, query, _of(job, operator, key))
 
 
-def count_requests(job: JobAtCheckpoint, operator: str | None = None) -> int:
+def count_requests(job: JobAtCheckpoint, operator: str | None = None, key: str | None = None) -> int:
     """Count the elements and records that `list_requests` returns without a limit."""
-    return sum(job.count_live(name, entries_of(operator)) for name in WITH_REQUESTS)
+    return sum(job.count_live(name, _of(job, operator, key)) for name in WITH_REQUESTS)
 
 
 NOT_INTERNAL = NoneOf("domain", _INTERNAL_DOMAINS)
 """Condition for the timers of user code."""
 
 
-def count_waiting(job: JobAtCheckpoint, operator: str | None = None) -> Rows:
+def count_waiting(job: JobAtCheckpoint, operator: str | None = None, key: str | None = None) -> Rows:
     """Return the numbers of all that waits, by what it is and operator, with the time of the first: its next attempt, or when it fires.
 
     Raises `ConfigError` for an unknown operator.
     """
     check_operator(job, operator, (*WITH_REQUESTS, TIMERS))
-    parts = [ask_sql(job, query, entries_of(operator)) for query in _COUNTS]
+    parts = [ask_sql(job, query, _of(job, operator, key)) for query in _COUNTS]
     return Rows(parts[0].columns, sorted((row for part in parts for row in part.rows), key=lambda row: row[:2]))
 
 
-def list_timers(job: JobAtCheckpoint, limit: int = 50, *, internal: bool = False, operator: str | None = None) -> Rows:
+def list_timers(
+    job: JobAtCheckpoint,
+    limit: int = 50,
+    *,
+    internal: bool = False,
+    operator: str | None = None,
+    key: str | None = None,
+) -> Rows:
     """Return registered timers, the next one first; with `internal`, include the engine's own. Raises `ConfigError` for an unknown operator."""
     check_operator(job, operator, (TIMERS,))
     return job.live_rows(
-        TIMERS, _of_timers(operator, internal=internal), "ORDER BY timestamp, operator, key LIMIT ?", [limit]
+        TIMERS, _of_timers(job, operator, key, internal=internal), "ORDER BY timestamp, operator, key LIMIT ?", [limit]
     )
 
 
-def count_timers(job: JobAtCheckpoint, *, internal: bool = False, operator: str | None = None) -> int:
+def count_timers(
+    job: JobAtCheckpoint, *, internal: bool = False, operator: str | None = None, key: str | None = None
+) -> int:
     """Count the timers that `list_timers` lists without a limit."""
-    return job.count_live(TIMERS, _of_timers(operator, internal=internal))
+    return job.count_live(TIMERS, _of_timers(job, operator, key, internal=internal))
 
 
-def count_internal_timers(job: JobAtCheckpoint, operator: str | None = None) -> int:
+def count_internal_timers(job: JobAtCheckpoint, operator: str | None = None, key: str | None = None) -> int:
     """Count the engine's own timers: they clean up expired state exactly, and sweep materializers."""
-    return job.count_live(TIMERS, [*entries_of(operator), OneOf("domain", _INTERNAL_DOMAINS)])
+    return job.count_live(TIMERS, [*_of(job, operator, key), OneOf("domain", _INTERNAL_DOMAINS)])
 
 
-def _of_timers(operator: str | None, *, internal: bool) -> list[Condition]:
-    return [*entries_of(operator), *([] if internal else [NOT_INTERNAL])]
+def _of_timers(job: JobAtCheckpoint, operator: str | None, key: str | None, *, internal: bool) -> list[Condition]:
+    return [*_of(job, operator, key), *([] if internal else [NOT_INTERNAL])]
+
+
+def _of(job: JobAtCheckpoint, operator: str | None, key: str | None) -> list[Condition]:
+    """Return the conditions for rows of an operator and a key, each None for all."""
+    return [*entries_of(operator), *([] if key is None else key_conditions(key, job.checkpoint.max_parallelism))]
 
 
 def list_quarantine(job: JobAtCheckpoint, limit: int = 50, operator: str | None = None) -> Rows:

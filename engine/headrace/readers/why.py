@@ -25,9 +25,8 @@ from headrace.names import counted
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import Flow, KeyedStage, Plan, Through, ToStage
 from headrace.readers.history import ChangeRow, ConditionsAt, changes_of, identity, key_history
-from headrace.readers.job_at import JobAtCheckpoint
+from headrace.readers.job_at import JobAtCheckpoint, key_conditions
 from headrace.readers.query import milliseconds
-from headrace.readers.state import key_conditions
 from headrace.records.keys import key_reader
 from headrace.records.record_columns import from_struct_array
 from headrace.report import Time
@@ -36,7 +35,7 @@ from headrace.sources.position import NO_FACTS, SourceFacts
 from headrace.sources.registry import read_rows_of, source_of
 from headrace.sources.row_check import RowCheck
 from headrace.sources.source import SourceFile, Want
-from headrace.state.codec import encode, key_texts
+from headrace.state.codec import encode, written_keys
 from headrace.state.timers import DOMAINS
 from headrace.tables.folder import JobFolder
 from headrace.tables.schemas import ASYNC_REQUESTS, MATERIALIZER_HISTORY, TIMERS
@@ -293,7 +292,7 @@ class InputSearch:
         except UNREADABLE as error:
             self._say(f"source '{node.name}': {file.path} cannot be read: {error}")
             return None
-        wanted = {text.encode() for text in key_texts(self.key)}
+        wanted = {text.encode() for text in written_keys(self.key)}
         records = from_struct_array(checked.columns, node.record)
         try:
             return [

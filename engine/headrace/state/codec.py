@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import product
 from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
@@ -123,3 +125,60 @@ def key_texts(key: str) -> list[str]:
     if type(value) is int and abs(value) < _EXACT:
         texts.append(msgspec.json.encode(float(value)).decode())
     return texts
+
+
+def written_keys(key: str) -> list[str]:
+    """Return the JSON texts that a person may mean with `key`: those of `key_texts`, and those in which texts of times are stored times.
+
+    A number that is followed by its time, as commands print it, means the number. Of a list with more than four times, the times stay texts.
+    """
+    number = without_times(key)
+    texts = [*key_texts(key), *(key_texts(number) if number != key else ())]
+    try:
+        value = msgspec.json.decode(number)
+    except msgspec.DecodeError:
+        value = key
+    else:
+        if not isinstance(value, list):
+            return texts  # a text in quotes is that text
+    forms = [[part, *_forms_of_time(part)] for part in (value if isinstance(value, list) else [value])]
+    if sum(len(own) > 1 for own in forms) <= _MOST_TIMES:
+        whole = ([*parts] if isinstance(value, list) else parts[0] for parts in product(*forms))
+        texts += (encode(own).decode() for own in whole)
+    return [*dict.fromkeys(texts)]
+
+
+_MOST_TIMES = 4
+_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d.*)?")
+_NUMBER_WITH_TIME = re.compile(r"(?<![\w.])(-?\d+) \(\d{4}-\d\d-\d\dT[\d:.]+Z\)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def without_times(text: str) -> str:
+    """Return a text without the times that commands print after numbers."""
+    return _NUMBER_WITH_TIME.sub(r"\1", text)
+
+
+def time_of(text: str) -> datetime | None:
+    """Return the time that a text is, such as `2013-01-05 06:00`; None for any other text."""
+    try:
+        return datetime.fromisoformat(text) if _TIME.fullmatch(text) else None
+    except ValueError:
+        return None
+
+
+def microseconds_of(time: datetime) -> int:
+    """Return a time in microseconds since 1970. One without an offset is in UTC."""
+    return ((time if time.tzinfo is not None else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+
+
+def _forms_of_time(part: object) -> list[object]:
+    """Return the values as which a time that a person has written is stored, by the type of its field; none for what is no time."""
+    time = time_of(part) if isinstance(part, str) else None
+    if time is None:
+        return []
+    instant = microseconds_of(time)
+    forms: list[object] = [instant, _EPOCH + timedelta(microseconds=instant)]
+    if instant % 1000 == 0:
+        forms.append(instant // 1000)
+    return forms if time.tzinfo is not None else [*forms, time]

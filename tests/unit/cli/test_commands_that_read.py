@@ -50,7 +50,25 @@ def test_every_reader_takes_an_event_time(headrace, state, command):
     state.commit(Kind.BATCH, watermark=state.log.last.watermark + HOUR)
     result = headrace(*words(command), "--json", "--as-of", "2013-01-31T00:30")
     assert json.loads(result.stdout)["checkpoint"] == 4
-    assert result.stderr == "note: this is checkpoint 4, whose watermark is 2013-01-31\n"
+    assert (
+        result.stderr
+        == "note: this is checkpoint 4, whose watermark is 2013-01-31; the next one, 5, has 2013-01-31T01:00Z\n"
+    )
+
+
+def test_event_time_beyond_all_watermarks_names_the_latest(headrace, state):
+    result = headrace("state list --as-of 2013-03-01")
+    assert result.stderr == "note: this is checkpoint 4, whose watermark is 2013-01-31: the latest one\n"
+
+
+def test_page_of_an_event_time_names_its_checkpoint(headrace, state, tmp_path):
+    state.commit(Kind.BATCH, watermark=state.log.last.watermark + HOUR)
+    result = headrace("report", "demo", "--as-of", "2013-01-31T00:30", "--out", str(tmp_path / "page.html"))
+    assert result.exit_code == 0
+    assert (
+        "note: this is checkpoint 4, whose watermark is 2013-01-31; the next one, 5, has 2013-01-31T01:00Z\n"
+        in result.stderr
+    )
 
 
 @pytest.mark.parametrize("command", READERS)

@@ -122,9 +122,10 @@ RETRACT = "history retract legs N7 --row 2"
     [
         ("", "y\nnever flew\n", 0, ("Apply? [y/N]", "Why?"), "JFK-ORD"),
         ("--why never", "y\n", 0, ("Apply? [y/N]",), "JFK-ORD"),
-        ("", "n\n", 0, ("Apply? [y/N]",), "ORD-SFO"),
-        ("", "\n", 0, ("Apply? [y/N]",), "ORD-SFO"),
-        ("", "\x04", 1, ("Apply? [y/N]",), "ORD-SFO"),
+        ("", "n\n", 2, ("Apply? [y/N]",), "ORD-SFO"),
+        ("", "\n", 2, ("Apply? [y/N]",), "ORD-SFO"),
+        ("", "\x04", 2, ("Apply? [y/N]",), "ORD-SFO"),
+        ("", "y\n\x04", 2, ("Apply? [y/N]", "Why?"), "ORD-SFO"),
         ("--apply --why never", "", 0, (), "JFK-ORD"),
         ("--apply", "", 2, (), "ORD-SFO"),
         ("--json", "", 0, (), "ORD-SFO"),
@@ -137,6 +138,24 @@ def test_terminal_asks_before_it_changes_anything(headrace, project, options, an
     assert ("Sink 'board' changes with it" in output) is (options not in {"--apply", "--json"})
     assert ("To undo: headrace restore legs --to 1" in output) is (route == "JFK-ORD")
     assert shown(headrace) == {"N7": route, "N8": "ORD-BOS"}
+
+
+@pytest.mark.parametrize("answers", ["n\n", "\x04"])
+def test_declined_restore_ends_as_declined_corrections_do(headrace, project, answers):
+    code, output = at_terminal(project, "restore legs --to 0 --why never", answers)
+    assert (code, "not confirmed: nothing was changed" in output) == (2, True), output
+    assert shown(headrace) == {"N7": "ORD-SFO", "N8": "ORD-BOS"}
+
+
+def test_corrections_of_a_branch_name_it(headrace):
+    assert headrace("branch create legs trial --why x").exit_code == 0
+    assert headrace(f"{RETRACT} --branch trial").stdout.startswith("On branch trial of legs:\n")
+    assert json.loads(headrace(f"{RETRACT} --branch trial --json").stdout)["branch"] == "trial"
+    assert "On branch" not in headrace(RETRACT).stdout
+    done = headrace(f"{RETRACT} --branch trial --apply --why x").stdout
+    assert "legs, branch trial: changed, as checkpoint 3." in done
+    assert "To undo: headrace restore legs --branch trial --to 2" in done
+    assert shown(headrace) == {"N7": "ORD-SFO", "N8": "ORD-BOS"}
 
 
 def test_input_without_terminal_is_a_dry_run(headrace):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from headrace import Pipeline, Struct, Timestamp
-from headrace.cli.state import _of_operator
+from headrace.cli.state.histories import _of_operator
 from headrace.log.checkpoint import Kind
 from headrace.state.key_groups import key_group
 from tests.unit.support.demo_job import HOUR, timestamp

@@ -7,6 +7,8 @@ import random
 import re
 import shutil
 import subprocess
+from html import unescape
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,14 +21,16 @@ from hypothesis import strategies as st
 
 from headrace import clock
 from headrace.async_io.metrics import ServiceMetrics
-from headrace.cli.blocks import read_some
 from headrace.cli.charts import MOST_POINTS, Graph, Series, chart, graph
+from headrace.cli.growth import read_some
 from headrace.cli.page import element, number, page, table
 from headrace.config import load_job
 from headrace.log.branches import Branch, Branches, BranchStatus
 from headrace.log.checkpoint import Kind
 from headrace.readers import state as readers
+from headrace.readers import stored_sizes as stored
 from headrace.readers.state import list_states
+from headrace.readers.stored_sizes import stored_sizes
 from tests.jobs.home import PROJECT
 from tests.unit.cli.written_page import Page
 from tests.unit.support.demo_job import HOUR, START, entry
@@ -58,28 +62,90 @@ def test_markup_in_names_is_shown_as_text(state, written, text):
     assert shown.texts.count(text) >= 3
 
 
-def test_browser_runs_nothing_of_a_page(state, written, tmp_path):
+@pytest.fixture
+def opened(tmp_path):
+    """Open a document in a real browser; return what it is after all its scripts."""
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:
-        pytest.skip("there is no Chromium on this machine: with it, a page with markup in all names is opened")
+        pytest.skip("there is no Chromium on this machine: with it, pages are opened, and axe-core looks at them")
+
+    def open_(document):
+        file = tmp_path / "opened.html"
+        file.write_text(document)
+        words = [program, *IN_A_BROWSER, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", file.as_uri()]
+        return subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
+
+    return open_
+
+
+IN_A_BROWSER = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--virtual-time-budget=60000",
+)
+
+
+def test_browser_runs_nothing_of_a_page(state, written, opened, tmp_path):
     planted = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
     state.commit(Kind.SAVEPOINT, name=planted, note=planted, run_id=planted)
     state.commit(Kind.BATCH, seconds={planted: 1.5}, metrics={"rows_in": 1})
     written()
-    words = (
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-    )
-    place = [f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", (tmp_path / "page.html").as_uri()]
-    shown = subprocess.run([program, *words, *place], capture_output=True, text=True, timeout=120, check=True)
-    opened = Page(shown.stdout)
-    assert not opened.named("script")
-    assert not opened.named("img")
-    assert re.findall("<title>(.*?)</title>", shown.stdout)[0] == "Job demo"
+    shown = opened((tmp_path / "page.html").read_text())
+    assert not Page(shown).named("script")
+    assert not Page(shown).named("img")
+    assert re.findall("<title>(.*?)</title>", shown)[0] == "Job demo"
+
+
+POLICY = re.compile('<meta http-equiv="Content-Security-Policy"[^>]*>')
+SCHEMES = {"light": "not all", "dark": "all"}
+RUN_AXE = """
+axe.run(document, {resultTypes: ["violations"]}).then(
+  result => { document.title = JSON.stringify(result.violations.map(one => [one.id, one.nodes.map(node => node.html)])) },
+  error => { document.title = JSON.stringify([["axe failed", [String(error)]]]) })
+"""
+
+
+def violations(opened, document, scheme):
+    """Return what axe-core has against a document: rules with elements. Its policy is taken out, which lets no script run."""
+    (package,) = find_spec("axe_playwright_python").submodule_search_locations
+    axe = Path(package, "axe.min.js").read_text().replace("</script", "<\\/script")
+    colours = document.replace("(prefers-color-scheme:dark)", SCHEMES[scheme])
+    scripts = f"<script>{axe}</script><script>{RUN_AXE}</script></body>"
+    shown = opened(POLICY.sub("", colours).replace("</body>", scripts))
+    return json.loads(unescape(re.findall("<title>(.*?)</title>", shown, re.DOTALL)[0]))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_readers_of_screens_can_read_a_page(state, written, opened, tmp_path, scheme):
+    for text in HOSTILE:
+        state.commit(Kind.SAVEPOINT, name=text, note=text, run_id=text)
+    state.commit(Kind.BATCH, seconds={"run stages": 1.5}, metrics={"rows_in": 1})
+    state.commit(Kind.RESTORE, parent_id=1, restored_from=1)
+    written()
+    assert violations(opened, (tmp_path / "page.html").read_text(), scheme) == []
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("job", ["flights", "shop"])
+def test_readers_of_screens_can_read_the_examples(opened, job, scheme):
+    assert violations(opened, (PROJECT / f"docs/reports/{job}.html").read_text(), scheme) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "rule"),
+    [
+        ("<img src=x>", "image-alt"),
+        ('<p style="color:#777;background:#666">pale</p>', "color-contrast"),
+        ("<table><tr><th></th></tr></table>", "empty-table-header"),
+    ],
+)
+def test_unreadable_parts_are_found(opened, part, rule):
+    document = page("Job demo", element("p", "text")).replace("</main>", f"{part}</main>")
+    assert rule in [own for own, _ in violations(opened, document, "light")]
 
 
 def test_page_loads_nothing(state, written):
@@ -184,8 +250,24 @@ def test_slow_state_is_read_once(state, written, monkeypatch):
     seconds, reads = iter(range(0, 1000, 10)), Mock(side_effect=list_states)
     monkeypatch.setattr(clock, "monotonic", lambda: next(seconds))
     monkeypatch.setattr(readers, "list_states", reads)
+    logs = Mock(side_effect=stored_sizes)
+    monkeypatch.setattr(stored, "stored_sizes", logs)
     assert "How it grew is not shown: reading the state of one checkpoint takes 10 s." in written().texts
+    assert (reads.call_count, logs.call_count) == (1, 1)
+
+
+def test_slow_state_grew_as_its_logs_tell(state, written, monkeypatch):
+    state.add("keyed_state", [{**entry("N9", '"JFK"', 5), "operator": "other"}])
+    state.commit(Kind.BATCH)
+    state.commit(Kind.BATCH)
+    monkeypatch.setattr(clock, "monotonic", Mock(side_effect=[0, 10, 10, 10.1]))
+    reads = Mock(side_effect=list_states)
+    monkeypatch.setattr(readers, "list_states", reads)
+    texts = written().texts
     assert reads.call_count == 1
+    assert "Reading the state of one checkpoint takes 10 s, so how it grew is that of what is stored." in texts
+    assert "How it grew, read from the logs of the tables, at 7 of 7 checkpoints." in texts
+    assert {"Stored rows by operator", "Bytes of files by operator", "latest", "legs", "other"} <= {*texts}
 
 
 def test_largest_keys_come_first(state, written):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.cli.output import cell_width, short_run_id, shown, shown_stored, table
 from headrace.log.checkpoint import Kind
-from tests.unit.support.demo_job import START, entry
+from tests.unit.support.demo_job import START, entry, timestamp
 
 RUNS = ("scheduled__2013-01-31T00:00:00+00:00", "manual__2026-11-23T05:18:55.123456+00:00_AbCdEf", "run-7")
 WIDTHS = st.integers(20, 160)
@@ -168,7 +168,7 @@ def test_commands_break_no_word_at_any_width(headrace, wide, monkeypatch, comman
 
     whole = {*words(printed(100_000)), *map(short_run_id, RUNS)}
     for columns in 60, 80, 120:
-        text = printed(columns)
+        text = re.sub(r"\(too narrow for [^)]*\)", "", printed(columns))
         assert {*words(text)} <= whole
         longest = max(map(len, text.split()))
         assert max(map(len, text.splitlines())) <= max(columns, longest + 40)
@@ -183,6 +183,52 @@ def test_piped_output_is_not_wrapped(headrace, wide, monkeypatch, command):
     assert piped == headrace(*arguments).stdout
     assert "123456789012345678" in piped.replace(",", "") or command == "checkpoints"
     assert RUNS[0] in piped or command == "state scan"
+
+
+LONG = "delay_propagation_of_the_fleet"
+
+
+@pytest.mark.parametrize(
+    ("width", "headings", "left_out"),
+    [
+        (200, ("operator", "state", "kind", "entries", "keys", "bytes", "last_change"), None),
+        (80, ("operator", "state", "kind", "entries", "keys", "bytes"), "last_change"),
+        (72, ("operator", "state", "kind", "entries", "bytes"), "keys, last_change"),
+        (30, (), None),
+    ],
+)
+def test_list_of_states_does_without_some_columns(headrace, state, monkeypatch, width, headings, left_out):
+    state.add("keyed_state", [{**entry("N9", '"JFK"', 5), "operator": LONG}])
+    state.commit(Kind.BATCH)
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = headrace("state list demo").stdout.splitlines()
+    assert headings == () or tuple(lines[1].split()) == headings
+    assert headings == () or max(map(len, lines)) <= width
+    notes = [line for line in lines if "too narrow for" in line]
+    assert notes == ([] if left_out is None else [f" (too narrow for {left_out}: see --json, or a wider terminal)"])
+    assert any(line.split()[:2] == ["last_change", "5"] for line in lines) is (headings == ())
+
+
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (200, ["keyed_state", LONG, "last_leg", "1", "0", "0", "0"]),
+        (80, ["keyed_state", LONG, "last_leg", "1", "added"]),
+    ],
+)
+def test_numbers_of_a_difference_become_words(headrace, state, monkeypatch, width, line):
+    state.add("keyed_state", [{**entry("N9", '"JFK"', 5), "operator": LONG}])
+    state.add("materializer_history", [_row_of_history("N9"), _row_of_history("N10")])
+    state.commit(Kind.BATCH)
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = headrace("diff demo").stdout.splitlines()
+    assert line in [own.split() for own in lines]
+    assert not any("too narrow" in own for own in lines)
+
+
+def _row_of_history(key):
+    row = {"operator": LONG, "key": f'"{key}"', "sequence_number": 1, "row": "{}", "row_kind": "+I"}
+    return {**row, "inserted_at": timestamp(0), "checkpoint_id": 5}
 
 
 def test_blocks_show_whole_run_ids_where_they_fit():

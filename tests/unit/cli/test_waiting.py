@@ -13,7 +13,6 @@ from tests.unit.support.demo_job import HOUR, timestamp
 def waiting(key, status, *, attempts=0, next_attempt=None, error=None, deleted=False, checkpoint=3):
     return {
         "operator": "weather",
-        "key_group": 3,
         "key": key,
         "sequence": int(key),
         "status": status,
@@ -35,7 +34,7 @@ def delayed(state):
     late = waiting("7", "waiting for retry", attempts=2, next_attempt=5 * HOUR, error="Unavailable: 503")
     soon = waiting("8", "waiting for retry", attempts=1, next_attempt=2 * HOUR, error="Unavailable: 503")
     state.add("async_requests", [late, soon, waiting("9", "completed", attempts=1)])
-    held = {"operator": "legs", "key_group": 1, "key": '"N1"', "sequence": 1, "checkpoint_id": 3, "deleted": False}
+    held = {"operator": "legs", "key": '"N1"', "sequence": 1, "checkpoint_id": 3, "deleted": False}
     record = '{"order":"00","timestamp":1,"kind":0,"emitted":0,"value":{"tail":"N1"}}'
     state.add("buffered_requests", [{**held, "block_id": "", "record": record}])
     state.commit(Kind.BATCH)
@@ -106,6 +105,30 @@ def test_waiting_counts_by_kind_and_operator(headrace, delayed):
         ("held", "legs", 1),
     ]
     assert rows[1]["first"] == json_of(headrace, "waiting --calls", "--at", str(delayed))["waiting"][0]["next_attempt"]
+
+
+@pytest.mark.parametrize(
+    ("command", "what", "keys"),
+    [
+        ("waiting --calls --key 7", "waiting", [7]),
+        ("waiting --held --key 9", "requests", [9]),
+        ("waiting --held --key N1", "requests", ["N1"]),
+        ("waiting --timers --key N1", "timers", ["N1"]),
+        ("waiting --timers --key N2", "timers", []),
+    ],
+)
+def test_lists_of_one_key(headrace, delayed, command, what, keys):
+    document = json_of(headrace, command, "-n", "1")
+    assert [row["key"] for row in document[what]] == keys
+    assert document["total"] == len(keys)
+
+
+def test_numbers_of_one_key(headrace, delayed):
+    rows = json_of(headrace, "waiting --key N1")["waiting"]
+    assert [(row["operator"], row["waiting"], row["number"]) for row in rows] == [
+        ("legs", "held", 1),
+        ("legs", "timers", 1),
+    ]
 
 
 def test_two_lists_at_once_are_refused(headrace, delayed):

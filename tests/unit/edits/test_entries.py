@@ -28,13 +28,17 @@ from headrace import (
 )
 from headrace.commit.verify import verify
 from headrace.edits.edit import apply, preview
-from headrace.edits.entries import DeleteEntries, EntryName, ExpireEntries, SetEntry
+from headrace.edits.entries.changes import DeleteEntries, ExpireEntries, SetEntry
+from headrace.edits.entries.edit import EntryName
 from headrace.edits.restore import restore
 from headrace.errors import ConfigError, FencedError
 from headrace.log.checkpoint import Kind
 from headrace.operators import Tumbling
 from headrace.readers import state as keyed_state
+from headrace.readers.history import key_history
 from headrace.readers.job_at import JobAtCheckpoint
+from headrace.readers.waiting import count_timers, list_timers
+from headrace.readers.why import why
 from headrace.testing import PipelineHarness
 from tests.unit.support.crashes import Killed, dying_at
 
@@ -382,6 +386,74 @@ def test_entries_that_several_texts_mean_are_not_guessed():
         preview(job.config, DeleteEntries(of_notes("process", "10115", entry="5")))
     (one,) = preview(job.config, DeleteEntries(of_notes("process", "10115", entry='"5"'))).differences
     assert one.user_key == '"5"'
+
+
+class PerHour(KeyedProcessFunction[Order, Order]):
+    seen = ValueState("seen", int)
+    hours = MapState("hours", Timestamp, int)
+
+    def process(self, order, ctx, /):
+        self.seen.update((self.seen.value() or 0) + 1)
+        self.hours.put(order.at, order.cents)
+        ctx.timers.register_event_time(order.at + HOUR)
+
+
+NEW_YEAR = 1_356_998_400_000
+"""2013-01-01, in milliseconds."""
+AT_SIX = NEW_YEAR + 6 * HOUR
+
+
+@pytest.fixture
+def per_hour():
+    stream = Pipeline("shop").source("orders", Order, event_time="at").key_by("customer", "at")
+    harness = PipelineHarness(stream.process("hours", PerHour()).sink("lines"), now=AT_SIX)
+    harness.feed("orders", [Order("a", 1, AT_SIX), Order("b", 2, AT_SIX + HOUR)])
+    harness.run()
+    return harness
+
+
+WRITTEN = (
+    '["a", "2013-01-01 06:00"]',
+    '["a","2013-01-01T06:00:00Z"]',
+    '["a", "2013-01-01T11:30+05:30"]',
+    f'["a",{AT_SIX}]',
+)
+
+
+@pytest.mark.parametrize("key", WRITTEN)
+def test_times_of_a_key_are_written_as_times(per_hour, key):
+    stored = f'["a",{AT_SIX}]'
+    job = JobAtCheckpoint(per_hour.config)
+    assert {row["key"] for row in keyed_state.get(job, key).dicts()} == {stored}
+    assert {row["key"] for row in key_history(job, key).dicts()} == {stored}
+    assert {row["key"] for row in list_timers(job, key=key).dicts()} == {stored}
+    assert count_timers(job, key=key) == 1
+    with per_hour.on_its_clock():
+        assert [change["state"] for change in why(job, key).causes[-1].changes] == ["hours", "seen"]
+    edit(per_hour, SetEntry(EntryName("hours", "seen", key), "7", why="counted"))
+    edit(per_hour, DeleteEntries(EntryName("hours", "hours", key, entry="2013-01-01 06:00"), why="counted"))
+    edit(
+        per_hour, SetEntry(EntryName("hours", "hours", key, entry="2013-01-01T06:30"), "9", creates=True, why="counted")
+    )
+    after = keyed_state.get(JobAtCheckpoint(per_hour.config), key).dicts()
+    assert [(row["key"], row["user_key"], row["value"]) for row in after] == [
+        (stored, str(AT_SIX + HOUR // 2), "9"),
+        (stored, None, "7"),
+    ]
+
+
+def test_written_times_make_new_keys(per_hour):
+    edit(per_hour, SetEntry(EntryName("hours", "seen", '["c", "2013-01-01 07:00"]'), "7", creates=True, why="counted"))
+    assert entries(per_hour, f'["c",{AT_SIX + HOUR}]') == {("seen", None): "7"}
+
+
+def test_time_is_no_key_of_a_plain_number():
+    stream = Pipeline("shop").source("orders", Order, event_time="at").key_by("cents")
+    harness = PipelineHarness(stream.process("hours", PerHour()).sink("lines"), now=AT_SIX)
+    harness.feed("orders", [Order("a", 1, AT_SIX)])
+    harness.run()
+    with pytest.raises(ConfigError, match="no key of operator 'hours'"):
+        edit(harness, SetEntry(EntryName("hours", "seen", "2013-01-01"), "7", creates=True, why="counted"))
 
 
 def test_undeclared_keys_are_those_that_are_there():

@@ -22,7 +22,8 @@ from headrace import (
 )
 from headrace.edits.compact import compact
 from headrace.edits.edit import apply
-from headrace.edits.entries import DeleteEntries, EntryName, SetEntry
+from headrace.edits.entries.changes import DeleteEntries, SetEntry
+from headrace.edits.entries.edit import EntryName
 from headrace.edits.restore import restore
 from headrace.errors import ConfigError
 from headrace.log.checkpoint import Kind

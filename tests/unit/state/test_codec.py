@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import enum
+import json
 import math
-from datetime import date
+from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Struct
+from headrace.cli.output import shown_key
 from headrace.errors import StateSchemaError
-from headrace.state.codec import Codec, decode_key, encode
+from headrace.state.codec import Codec, decode_key, encode, key_texts, written_keys
 
 
 class Leg(Struct, frozen=True):
@@ -112,3 +114,58 @@ def test_refused_value_has_consequence_and_advice(value, names_nan):
     with pytest.raises(StateSchemaError, match=r"Nothing was committed\. Correct the function") as refusal:
         Codec(float, "state 's'").encode(value)
     assert ("JSON has no NaN" in str(refusal.value)) is names_nan
+
+
+STORED_AS = {
+    "milliseconds": lambda time: (time - EPOCH) // timedelta(milliseconds=1),
+    "microseconds": lambda time: (time - EPOCH) // timedelta(microseconds=1),
+    "with a zone": lambda time: time,
+    "without a zone": lambda time: time.replace(tzinfo=None),
+}
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+WRITTEN_AS = (
+    lambda time: time.replace(tzinfo=None).isoformat(),
+    lambda time: time.replace(tzinfo=None).isoformat(" "),
+    lambda time: time.astimezone(timezone(timedelta(hours=5, minutes=30))).isoformat(),
+)
+TIMES = st.datetimes(timezones=st.just(UTC), min_value=datetime(1900, 1, 1), max_value=datetime(2200, 1, 1))  # noqa: DTZ001 - as st.datetimes wants them
+
+
+@given(TIMES, st.sampled_from([*STORED_AS]), st.sampled_from(WRITTEN_AS), st.sampled_from(["UA", 15, None]))
+def test_written_time_means_each_stored_form(time, form, written, beside):
+    time = time.replace(microsecond=time.microsecond // 1000 * 1000)
+    if form == "without a zone":
+        written = WRITTEN_AS[0]
+    stored, text = STORED_AS[form](time), written(time)
+    if beside is None:
+        assert encode(stored).decode() in written_keys(text)
+    else:
+        assert encode([beside, stored]).decode() in written_keys(json.dumps([beside, text]))
+
+
+@given(TIMES, st.sampled_from(WRITTEN_AS))
+def test_written_time_means_no_other_time(time, written):
+    numbers = [json.loads(text) for text in written_keys(written(time)) if text.lstrip("-").isdigit()]
+    micros = (time - EPOCH) // timedelta(microseconds=1)
+    assert {*numbers} <= {micros, micros / 1000}
+
+
+@given(st.text() | st.integers().map(str) | st.lists(st.text(max_size=5), max_size=12).map(json.dumps))
+def test_keys_without_times_stay_as_written(key):
+    assert [*dict.fromkeys(key_texts(key))] == written_keys(key)
+
+
+@given(st.integers(946_684_800_000, 2_524_607_999_999), st.sampled_from(["{}", '["UA",{}]', "[{},{}]"]))
+def test_printed_key_means_itself(time, form):
+    stored = form.format(time, time)
+    assert stored in written_keys(shown_key(stored))
+    assert "Z)" in shown_key(stored)
+
+
+def test_quoted_time_is_a_text():
+    assert written_keys('"2013-01-05"') == ['"2013-01-05"', r'"\"2013-01-05\""']
+
+
+def test_lists_of_many_times_are_texts():
+    key = json.dumps(["2013-01-05"] * 12)
+    assert written_keys(key) == key_texts(key)

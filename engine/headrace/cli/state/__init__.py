@@ -1,0 +1,1 @@
+"""Commands that read stored state, and the rows behind the rows of sinks."""

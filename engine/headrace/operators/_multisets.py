@@ -56,7 +56,7 @@ class Multiset(StoredAggregate):
 
     @abc.abstractmethod
     async def count(self, state: Any, text: str, value: Any, more: int, entries: Entries) -> None:
-        """Add a value (1), or remove one that is there (-1)."""
+        """Add a value (1), or remove one that is there (-1). Before the first entry, it removes those of an expired row."""
 
     @staticmethod
     async def count_entry(state: Values, text: str, value: Any, more: int, entries: Entries) -> None:
@@ -106,6 +106,7 @@ class DistinctMultiset(Multiset):
         else:
             del values[text]
         if len(values) > MOST_DISTINCT:
+            await entries.clear()
             await entries.put_all({text: Entry(number) for text, number in values.items()})
             state.others, state.values = len(values), {}
 
@@ -180,6 +181,8 @@ class ExtremeMultiset(Multiset):
         """Make entries of the last half of the row."""
         last = state.first[MOST_FIRST // 2 :]
         del state.first[MOST_FIRST // 2 :]
+        if not state.others:
+            await entries.clear()
         await entries.put_all({text: Entry(number, value) for text, value, number in last})
         state.others += len(last)
 

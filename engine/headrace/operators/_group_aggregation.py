@@ -119,32 +119,39 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
     async def _counted(self, group: Any, change: Change, ctx: Context) -> Any:
         """Return a group with the values of a change counted in its multisets."""
         group = self._new() if group is None else group
-        for field, text, value in self._values_of(change.record):
-            state = getattr(group.aggregates, field.name)
-            had_entries = state.others
-            await field.accumulator.count(state, text, value, change.sign, self.values.namespace(field.name))
-            if state.others and not had_entries:
-                self._on_first_entries(ctx)
+        for field, item in self._items_of(change.record):
+            multiset, state = field.accumulator, getattr(group.aggregates, field.name)
+            if not multiset.count_in_row(state, item, change.sign):
+                await multiset.count_entry(state, item, change.sign, self.values.namespace(field.name))
+            if multiset.is_out_of_bounds(state):
+                await self._balance(field, state, ctx)
         if group.rows + change.sign == 0:
             await self._clear_values(group)
         return group
 
-    def _values_of(self, record: Any) -> list[tuple[MultisetField, str, Any]]:
-        """Return the multisets that take a value of the record, with the value and its text."""
-        values = []
+    async def _balance(self, field: MultisetField, state: Any, ctx: Context) -> None:
+        """Move values of a multiset to entries, or back."""
+        had_entries = state.others
+        await field.accumulator.balance(state, self.values.namespace(field.name))
+        if state.others and not had_entries:
+            self._on_first_entries(ctx)
+
+    def _items_of(self, record: Any) -> list[tuple[MultisetField, Any]]:
+        """Return the multisets that take a value of the record, with the item of the value."""
+        items = []
         for field in self._result.multisets:
             if field.where is None or field.where(record):
                 value = field.read(record)
                 if value is not None:
-                    values.append((field, field.accumulator.text(value), value))
-        return values
+                    items.append((field, field.accumulator.item(value)))
+        return items
 
     async def _have(self, record: Any, group: Any) -> bool:
         """Return whether the multisets have the values of a record."""
-        for field, text, _ in self._values_of(record):
-            holds = field.accumulator.holds(getattr(group.aggregates, field.name), text)
+        for field, item in self._items_of(record):
+            holds = field.accumulator.holds(getattr(group.aggregates, field.name), item)
             if holds is None:
-                holds = await self.values.namespace(field.name).contains(text)
+                holds = await self.values.namespace(field.name).contains(field.accumulator.text(item))
             if not holds:
                 return False
         return True

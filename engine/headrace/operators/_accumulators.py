@@ -27,7 +27,7 @@ from headrace.api.states import AggregateFunction, accumulator_type
 from headrace.operators._normalize import IN_WINDOW, unmatched
 from headrace.operators._value_types import BundledValues, reader
 
-_SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
+SMALLEST, LARGEST = -(1 << 63), (1 << 63) - 1
 """Range of integers of 64 bits."""
 
 _canonical = canonical_encoder("deterministic")
@@ -243,7 +243,7 @@ class SumAccumulator(Accumulator):
         """Return the state with a value (never None) added."""
         del change
         total = state.total + value
-        if type(total) is not int or not _SMALLEST <= total <= _LARGEST:
+        if type(total) is not int or not SMALLEST <= total <= LARGEST:
             return self._added(state, value, 1)
         state.total, state.values = total, state.values + 1
         return state
@@ -262,7 +262,7 @@ class SumAccumulator(Accumulator):
         """Return what makes the state with values added."""
         if type(state.total) is not int or values.type is not int:
             return None  # the sum of floats depends on their order
-        if abs(state.total) + sum(map(abs, values.all)) > _LARGEST:
+        if abs(state.total) + sum(map(abs, values.all)) > LARGEST:
             return None
         return partial(self._added, state, sum(values.all), len(values.all))
 
@@ -274,7 +274,7 @@ class SumAccumulator(Accumulator):
         total: Any = state.total + value
         if isinstance(total, float):
             check_finite(self._name, total)
-        elif not _SMALLEST <= total <= _LARGEST:
+        elif not SMALLEST <= total <= LARGEST:
             msg = f"{self._name} is {total}, more than 64 bits can hold: make it a float, or smaller windows"
             raise OverflowError(msg)
         state.total, state.values = total, state.values + values

@@ -114,7 +114,7 @@ class Count(_Counting):
 class CountDistinct(_Counting):
     """Number of different values, as an `int`. The state stores each value of a key or of its window, with its count.
 
-    Without a window and a `state_ttl`, a key with many values has a row of state for each: a new value writes two rows.
+    Outside of windows, a key with many values has a row of state for each: a new value writes two rows.
     """
 
     def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -19,7 +20,7 @@ from headrace.api.graph import Emit, KeyBy, OperatorFunction
 from headrace.api.options import GroupOptions
 from headrace.api.records import RowKind, Struct
 from headrace.api.states import AggregateFunction, AggregatingState, MapState, ValueState
-from headrace.api.ttl import StateTtl
+from headrace.api.ttl import StateTtl, TtlTime
 from headrace.operators._accumulators import Change, sign_of
 from headrace.operators._event_time import freed_by
 from headrace.operators._multisets import Entry
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
 
+_MILLISECOND: Final = timedelta(milliseconds=1)
 _NO_TIMER: Final = 1 << 62
 """Later than any event time (ms)."""
 
@@ -73,7 +75,7 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
         if change.sign < 0 and await self._set_aside(change, group, ctx.row_kind, ctx):
             return
         if self._has_values:
-            group = await self._counted(group, change)
+            group = await self._counted(group, change, ctx)
         await self._keep(before, self._changed(group, change), ctx)
 
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
@@ -87,7 +89,7 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
             if change.sign < 0 and await self._set_aside(change, group, kind, ctx):
                 continue
             if self._has_values:
-                group = await self._counted(group, change)
+                group = await self._counted(group, change, ctx)
             group, last = self._changed(group, change), record
         if last is not None:
             bundle.work_on(last)
@@ -110,36 +112,46 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
         return group if group.rows else None
 
     def _new(self) -> Any:
-        return self._group(0, self._result.create().aggregates)
+        return self._group(rows=0, aggregates=self._result.create().aggregates)
 
     # ------------------------------------------------------------------------------------------------ values by entry
 
-    async def _counted(self, group: Any, change: Change) -> Any:
+    async def _counted(self, group: Any, change: Change, ctx: Context) -> Any:
         """Return a group with the values of a change counted in its multisets."""
         group = self._new() if group is None else group
-        for field, text, value in self._values_of(change.record):
-            entries = self.values.namespace(field.name)
-            await field.accumulator.count(getattr(group.aggregates, field.name), text, value, change.sign, entries)
+        for field, item in self._items_of(change.record):
+            multiset, state = field.accumulator, getattr(group.aggregates, field.name)
+            if not multiset.count_in_row(state, item, change.sign):
+                await multiset.count_entry(state, item, change.sign, self.values.namespace(field.name))
+            if multiset.is_out_of_bounds(state):
+                await self._balance(field, state, ctx)
         if group.rows + change.sign == 0:
             await self._clear_values(group)
         return group
 
-    def _values_of(self, record: Any) -> list[tuple[MultisetField, str, Any]]:
-        """Return the multisets that take a value of the record, with the value and its text."""
-        values = []
+    async def _balance(self, field: MultisetField, state: Any, ctx: Context) -> None:
+        """Move values of a multiset to entries, or back."""
+        had_entries = state.others
+        await field.accumulator.balance(state, self.values.namespace(field.name))
+        if state.others and not had_entries:
+            self._on_first_entries(ctx)
+
+    def _items_of(self, record: Any) -> list[tuple[MultisetField, Any]]:
+        """Return the multisets that take a value of the record, with the item of the value."""
+        items = []
         for field in self._result.multisets:
             if field.where is None or field.where(record):
                 value = field.read(record)
                 if value is not None:
-                    values.append((field, field.accumulator.text(value), value))
-        return values
+                    items.append((field, field.accumulator.item(value)))
+        return items
 
     async def _have(self, record: Any, group: Any) -> bool:
         """Return whether the multisets have the values of a record."""
-        for field, text, _ in self._values_of(record):
-            holds = field.accumulator.holds(getattr(group.aggregates, field.name), text)
+        for field, item in self._items_of(record):
+            holds = field.accumulator.holds(getattr(group.aggregates, field.name), item)
             if holds is None:
-                holds = await self.values.namespace(field.name).contains(text)
+                holds = await self.values.namespace(field.name).contains(field.accumulator.text(item))
             if not holds:
                 return False
         return True
@@ -149,6 +161,9 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
         for field in self._result.multisets:
             if getattr(group.aggregates, field.name).others:
                 await self.values.namespace(field.name).clear()
+
+    def _on_first_entries(self, ctx: Context) -> None:
+        """Take note that a multiset of the key has entries now."""
 
     def _shown(self, group: Any, ctx: Context) -> tuple[Any, int]:
         """Return a group's result and its event time (ms); None and 0 without one."""
@@ -231,6 +246,43 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
         }
 
 
+class ExpiringAggregation(GroupAggregation[In, Out]):
+    """Group aggregation whose row has a lifetime, and entries beside it.
+
+    The lifetime of the row decides alone: entries have none, only a live row that counts them leads to them, and a row that gets
+    its first entries removes those of an expired one. A timer removes the entries of a key whose row has expired; while the row
+    lives, the timer waits for its end again, and does not renew it.
+    """
+
+    def __init__(self, result: ResultRecord, group: type[Any], options: GroupOptions, ttl: StateTtl) -> None:
+        """Take the arguments of `GroupAggregation`, and the lifetime of the row."""
+        super().__init__(result, group, options)
+        self._ttl = ttl
+
+    async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
+        """Remove an expired row with its entries. At the end of a lifetime the row is still there, with nothing left to live."""
+        del timestamp
+        remaining = await self.aggregate.remaining()
+        if remaining:
+            self._wait(remaining // _MILLISECOND + self._clock(ctx), ctx)
+            return
+        await self.aggregate.clear()
+        for field in self._result.multisets:
+            await self.values.namespace(field.name).clear()
+
+    def _on_first_entries(self, ctx: Context) -> None:
+        """Wait for the end of the row. It may come sooner or later: the timer looks."""
+        stamp = ctx.timestamp if self._ttl.time is TtlTime.EVENT else ctx.processing_time
+        self._wait(stamp + self._ttl.milliseconds, ctx)
+
+    def _clock(self, ctx: Context) -> int:
+        return ctx.watermark if self._ttl.expires_by_watermark else ctx.processing_time
+
+    def _wait(self, at: int, ctx: Context) -> None:
+        timers = ctx.timers
+        (timers.register_event_time if self._ttl.expires_by_watermark else timers.register_processing_time)(at)
+
+
 def group_aggregation(
     takes: type[Struct], gives: type[Struct], options: GroupOptions
 ) -> KeyedProcessFunction[Any, Any]:
@@ -239,15 +291,19 @@ def group_aggregation(
     Raises the errors of `ResultRecord`; `ValueError` where the input may retract records and the result cannot, and for
     one change for each micro-batch with a TTL, because each record would renew the lifetime at its own time.
     """
-    # A lifetime is that of the row of a key: entries beside it would end at other times.
-    by_entry = options.ttl is None
-    result = ResultRecord(takes, gives, options.key, retracting=options.retracting, windowed=False, by_entry=by_entry)
+    result = ResultRecord(takes, gives, options.key, retracting=options.retracting, windowed=False, by_entry=True)
     if options.retracting:
         check_can_retract(result)
     if options.ttl is not None and options.emit is Emit.NET_CHANGE:
         msg = "Emit.NET_CHANGE needs state_ttl=Lifetime.FOREVER: each record renews a lifetime, so emit every change"
         raise ValueError(msg)
-    group = msgspec.defstruct(f"{gives.__name__}Group", [("at", int, 0)], bases=(result.slice,))
+    ttl = options.ttl if options.ttl is not None and options.ttl.is_active and result.multisets else None
+    fields: list[Any] = [("at", int, 0)]
+    names = {}
+    if ttl is not None:
+        # Entries of a row without a lifetime have no timer that removes them: another field refuses rows of the other kind.
+        fields, names = [("rows", int), *fields], {"rows": "expiring_rows"}
+    group = msgspec.defstruct(f"{gives.__name__}Group", fields, bases=(result.slice,), rename=names)
 
     class Aggregation(GroupAggregation[takes, gives]):  # type: ignore[valid-type]  # known when it is called
         aggregate = ValueState("aggregate", group, ttl=options.ttl)
@@ -255,6 +311,12 @@ def group_aggregation(
     class AggregationByEntry(Aggregation):
         values = MapState("aggregate_values", str, Entry)
 
+    class ExpiringByEntry(ExpiringAggregation[takes, gives]):  # type: ignore[valid-type]  # known when it is called
+        aggregate = ValueState("aggregate", group, ttl=options.ttl)
+        values = MapState("aggregate_values", str, Entry)
+
+    if ttl is not None:
+        return ExpiringByEntry(result, group, options, ttl)
     kind = AggregationByEntry if result.multisets else Aggregation
     return kind(result, group, options)
 

@@ -136,6 +136,7 @@ def function_of(stream):
 
 
 LIFETIMES = [Lifetime.FOREVER, timedelta(days=1)]
+EMITTED = [*((emit, Lifetime.FOREVER) for emit in Emit), (Emit.EVERY_CHANGE, timedelta(days=1))]
 
 
 @contextmanager
@@ -227,12 +228,10 @@ class WindowSummary(Struct, frozen=True):
 
 
 @examples(6)
-@given(changes=CHANGES, seed=st.integers(0, 999), emit=st.sampled_from(Emit), most=st.sampled_from([2, 3, 64]))
-def test_splits_and_crashes_change_no_aggregate(changes, seed, emit, most):
-    chance = random.Random(seed)
-    pipeline = (
-        keyed().aggregate("summary", Summary, emit=emit, state_ttl=Lifetime.FOREVER).sink("summary", key="auction")
-    )
+@given(changes=CHANGES, seed=st.integers(0, 999), emitted=st.sampled_from(EMITTED), most=st.sampled_from([2, 3, 64]))
+def test_splits_and_crashes_change_no_aggregate(changes, seed, emitted, most):
+    chance, (emit, lifetime) = random.Random(seed), emitted
+    pipeline = keyed().aggregate("summary", Summary, emit=emit, state_ttl=lifetime).sink("summary", key="auction")
     harness = PipelineHarness(pipeline, parallelism=2)
     rest, held = [*with_retractions(changes)], {}
     for bid, kind in rest:

@@ -149,6 +149,16 @@ def test_driver_starts_before_spark(home, profile, monkeypatch, python):
     assert after(options, "--deploy-mode") == "client"
 
 
+def test_program_of_the_connection_starts_the_driver(home, profile, monkeypatch):
+    connection = {"conn_type": "spark", "host": "local[1]", "extra": {"spark-binary": "spark3-submit"}}
+    monkeypatch.setenv("AIRFLOW_CONN_MY_SPARK", json.dumps(connection))
+    profile(connection="my_spark")
+    run = submitted(the_run(home=home), monkeypatch)
+
+    assert (run.command[0], SUBMIT_OPTIONS in run.environment) == ("spark3-submit", False)
+    assert run.command[-4:-1] == [str(Path(headrace.__file__).parent / "cli/submit/driver.py"), "run", "flights"]
+
+
 def test_driver_elsewhere_is_submitted(home, profile, monkeypatch):
     profile(master="yarn", deploy_mode="cluster")
     run = submitted(the_run(home=home), monkeypatch)

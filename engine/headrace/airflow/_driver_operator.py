@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 
 _SPARK_CHATTER = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO|DEBUG|TRACE) ")
+_SPARK_SUBMIT = "spark-submit"
 _SPARK_UI = re.compile(r"\bSpark UI at (https?://\S+)")
 
 
@@ -180,7 +181,8 @@ class DriverOperator(SparkSubmitOperator):
     def _hook_of_driver(self) -> Any:
         """Return the provider's hook, which starts the driver itself in place of spark-submit, and gives it the options of spark-submit.
 
-        So a run that has nothing to do starts no JVM, and one that has waits for one Python less.
+        So a run that has nothing to do starts no JVM, and one that has waits for one Python less. A program that the connection names in
+        place of spark-submit (`spark-binary`) starts the driver as ever.
         """
         words, self.application_args = self.application_args, []
         hook: Any = self._get_hook()
@@ -189,7 +191,10 @@ class DriverOperator(SparkSubmitOperator):
         python = self._job.profile.python or sys.executable
 
         def command(application: str) -> list[str]:
-            _, *options = build("pyspark-shell")
+            program, *options = build("pyspark-shell")
+            if program != _SPARK_SUBMIT:
+                hook._application_args = words  # noqa: SLF001
+                return list(build(application))
             hook._env = {**(hook._env or {}), SUBMIT_OPTIONS: shlex.join(options)}  # noqa: SLF001
             return [python, application, *words]
 

@@ -220,7 +220,7 @@ def refused_triggers(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
     for refused, message in (typo, "did you mean 'max_batches'"), (undated, "longer than the job's own budget"):
         assert runs.ended(refused) == "failed"
         assert message in runs.log(refused, "refused")
-        assert runs.task_state(refused, "run") == runs.task_state(refused, "compact") == "skipped"
+        assert runs.task_state(refused, "run") == runs.task_state(refused, "uncompacted") == "skipped"
 
     job.deliver([2])
     runs.assert_succeeds(runs.trigger(start_of(1) + 2 * hour), runs.trigger())

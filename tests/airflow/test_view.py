@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -28,7 +28,7 @@ from sqlalchemy import delete
 from headrace.airflow import _view_pages
 from headrace.airflow._timetable import HeadracePlugin
 from headrace.airflow._view import view
-from headrace.airflow._view_pages import MOST_PAGES, Pages
+from headrace.airflow._view_pages import MOST_PAGES, PageError, Pages, Written
 
 HOSTILE = "<script>alert(1)</script>"
 DAGS = {"flights", "flights_replay", "logbook", "foreign"}
@@ -283,6 +283,22 @@ def test_viewers_wait_for_one_process(home, served, program):
     assert len(program.calls()) == 1
 
 
+@pytest.mark.parametrize(
+    ("version", "seconds", "error", "longest"),
+    [(None, 1, None, 30), (None, 17, None, 170), ("7", 1, None, 600), ("7", 1, PageError("gone", 502), 30)],
+)
+def test_pages_are_made_anew_in_time(monkeypatch, version, seconds, error, longest):
+    times = [0.0]
+    monkeypatch.setattr(_view_pages.clock, "monotonic", lambda: times[0])
+    entry = _view_pages._Entry(version, page := Future())
+    times[0] = 1000.0
+    assert entry.serves(version)  # it is not there yet
+    page.set_exception(error) if error else page.set_result(Written("", {}, 0, seconds))
+    assert [entry.serves(version) for times[0] in (longest - 0.1, longest)] == [True, False]
+    times[0] = 0.0
+    assert not entry.serves("8")
+
+
 def test_few_pages_are_kept(program, tmp_path):
     pages = Pages()
     command = _view_pages.Command(words=["--", "flights"], home=tmp_path)
@@ -312,6 +328,12 @@ def test_failed_process_is_named(home, served, program, behaviour, code):
     assert (answer.status_code, f"exit code {code}" in answer.text) == (502, True)
 
 
+def test_command_that_is_gone_is_named(home, served, tmp_path, monkeypatch):
+    monkeypatch.setattr(_view_pages, "task_environment", lambda *_: {"PATH": str(tmp_path)})
+    answer = served().get(PATHS[1])
+    assert (answer.status_code, "cannot be started" in answer.text) == (502, True)
+
+
 def test_closed_view_leaves_no_process(home, served, program):
     program.behaves("hangs")
     client = served()
@@ -333,7 +355,7 @@ def test_five_hundred_jobs_are_one_process(home, served, program, monkeypatch):
     assert len(program.calls()) == 1
 
 
-def test_server_without_a_home_says_what_to_set(served, program, tmp_path, monkeypatch):
+def test_server_without_a_home_names_the_variable(served, program, tmp_path, monkeypatch):
     monkeypatch.delenv("HEADRACE_HOME", raising=False)
     monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(tmp_path / "nowhere"))
     answer = served().get("/headrace/")
@@ -348,7 +370,7 @@ def test_home_above_the_dags_is_found(home, served, program, monkeypatch):
     assert served().get(PATHS[1]).text == "page of flights"
 
 
-def test_own_command_tells_of_jobs_without_checkpoints(home, served):
+def test_own_command_names_jobs_without_checkpoints(home, served):
     client = served()
     listed = client.get("/headrace/").text
     assert listed.count("it never ran") == 2

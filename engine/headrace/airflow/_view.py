@@ -69,10 +69,10 @@ def view(pages: Pages | None = None) -> FastAPI:
     @app.get("/")
     async def show_jobs(jobs: Annotated[_ReadableJobs, Depends(_readable_jobs)]) -> HTMLResponse:
         if not jobs.names:
-            return _answer(_view_html.jobs([]))
+            return _answer(_view_html.line("There is no job whose DAG you may read."))
         command = Command(words=["--all"], home=jobs.home)
         written = await kept.page(jobs.home, None, command)
-        return _answer(_view_html.jobs(row for row in written.answer["jobs"] if row["job"] in jobs.names))
+        return _answer(_view_html.jobs([row for row in written.answer["jobs"] if row["job"] in jobs.names], written.at))
 
     @app.get("/dags/{dag_id}", dependencies=[Depends(requires_access_dag("GET"))])
     async def show_job(job: Annotated[_Job, Depends(_job_of_dag)]) -> HTMLResponse:
@@ -115,7 +115,7 @@ def _job_of_dag(dag_id: str, request: Request, user: GetUserDep) -> _Job:
     home = server_home()
     name = _named(dag_id, list_jobs(home))
     if name is None:
-        raise PageError(f"'{dag_id}' is not a DAG of Headrace: no job in {home / 'conf' / 'jobs'} has this name.", 404)
+        raise PageError(f"'{dag_id}' is not a DAG of Headrace: no job has this name.", 404)
     # Who may read JOB_replay may not always read JOB.
     requires_access_dag("GET", param_dag_id=name)(request, user)
     try:

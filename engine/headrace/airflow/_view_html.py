@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 from urllib.parse import quote
@@ -22,9 +23,9 @@ _STYLE: Final = """
 body{margin:0 auto;max-width:75rem;padding:1rem;background:var(--back);color:var(--text);font:1rem/1.5 system-ui,sans-serif}
 h1{font-size:1.4rem;margin:0 0 .5rem}p{max-width:45rem;overflow-wrap:anywhere}a{color:var(--link)}
 .rows{overflow-x:auto}table{border-collapse:collapse;width:100%}caption{text-align:left;color:var(--soft)}
-th,td{padding:.3rem .8rem .3rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--rule)}
+th,td{padding:.3rem 1.2rem .3rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--rule)}
 .number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}.time{white-space:nowrap}
-.problem{color:var(--bad);min-width:12rem;overflow-wrap:anywhere}
+.problem{color:var(--bad)}.long{min-width:18rem;overflow-wrap:anywhere}
 """
 _COLUMNS: Final = {
     "job": "Job",
@@ -32,11 +33,15 @@ _COLUMNS: Final = {
     "hours_behind": "Hours behind",
     "checkpoint": "Checkpoint",
     "committed_at": "Committed (UTC)",
-    "waiting": "Waiting for services",
+    "waiting": "Waiting",
     "set_aside": "Set aside",
 }
 _NUMBERS: Final = {"hours_behind", "waiting", "set_aside"}
+_RIGHT: Final = {*_NUMBERS, "checkpoint"}
 _LONGEST: Final = 300
+_LONGEST_WORDS: Final = 30
+"""Of a cell that need not be wide."""
+_TO_THE_SECOND: Final = len("2013-01-31T05:00:00")
 
 
 def line(text: str) -> str:
@@ -44,19 +49,20 @@ def line(text: str) -> str:
     return _document("Headrace", f"<p>{escape(text)}</p>")
 
 
-def jobs(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the page of all jobs, in the order of `rows`. Each job leads to its own page, by a link that is relative to this one."""
+def jobs(rows: Iterable[Mapping[str, Any]], at: float) -> str:
+    """Return the page of all jobs as they were at a time (ms), in the order of `rows`. Each leads to its own page, by a relative link."""
     head = "".join(f'<th scope="col"{_kind(key)}>{title}</th>' for key, title in _COLUMNS.items())
     body = "".join(f"<tr>{''.join(_cell(key, row) for key in _COLUMNS)}</tr>" for row in rows)
-    if not body:
-        return line("There is no job whose DAG you may read.")
-    table = f"<table><caption>The worst first</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    caption = f"<caption>The worst first, as of {datetime.fromtimestamp(at / 1000, UTC):%H:%M:%S} UTC</caption>"
+    table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     label = 'tabindex="0" role="region" aria-label="All jobs"'
     return _document("Jobs of Headrace", f'<h1>Jobs of Headrace</h1><div class="rows" {label}>{table}</div>')
 
 
 def _kind(key: str, value: object = None) -> str:
-    kind = "number" if key in _NUMBERS else {"problem": "problem" if value else "", "committed_at": "time"}.get(key, "")
+    """Return the class of a cell."""
+    problem = f"problem{' long' if len(str(value)) > _LONGEST_WORDS else ''}" if value else ""
+    kind = "number" if key in _RIGHT else {"problem": problem, "committed_at": "time"}.get(key, "")
     return f' class="{kind}"' if kind else ""
 
 
@@ -73,6 +79,8 @@ def _text(key: str, value: object) -> str:
     if value is None:
         return "ok" if key == "problem" else ""
     text = f"{value:,}" if isinstance(value, int | float) and key in _NUMBERS else str(value)
+    if key == "committed_at":
+        text = text[:_TO_THE_SECOND].replace("T", " ")
     return escape(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…")
 
 

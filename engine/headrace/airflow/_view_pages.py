@@ -31,7 +31,7 @@ MOST_PROCESSES: Final = 2
 """Processes at a time: the API server's machine has other work to do."""
 MOST_PAGES: Final = 64
 _FRESH: Final = 30.0
-"""Seconds for which a page without a version is shown again, and a failure repeated."""
+"""Seconds for which a page without a version is shown again, and a failure repeated; and ten times as long as it took, if that is more."""
 _FRESH_AT_A_VERSION: Final = 600.0
 """A page also shows what no checkpoint counts, such as branches."""
 
@@ -61,10 +61,13 @@ class Command:
 
 @dataclass(frozen=True)
 class Written:
-    """What a command has written: the page, and its answer for machines."""
+    """Output of a command: the page, and its answer for machines."""
 
     html: str
     answer: dict[str, Any]
+    at: float
+    """When, in milliseconds since 1970."""
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,15 @@ class _Entry:
             return False
         if not self.page.done():
             return True
-        has_version = version is not None and self.page.exception() is None
-        return clock.monotonic() - self.asked_at < (_FRESH_AT_A_VERSION if has_version else _FRESH)
+        return clock.monotonic() - self.asked_at < self._fresh_for()
+
+    def _fresh_for(self) -> float:
+        if self.page.cancelled() or self.page.exception() is not None:
+            return _FRESH
+        if self.version is not None:
+            return _FRESH_AT_A_VERSION
+        # A page about many jobs takes long: looking at it all day must not cost more than a tenth of a core.
+        return max(_FRESH, 10 * self.page.result().seconds)
 
 
 class Pages:
@@ -100,7 +110,7 @@ class Pages:
         return await asyncio.shield(asyncio.wrap_future(self._asked(key, version, lambda: self._written(command))))
 
     def close(self) -> None:
-        """End all processes. Whoever waits for one gets a `PageError`."""
+        """End all processes, and start none for those who wait for their turn."""
         with self._lock:
             threads, self._threads = self._threads, _threads()
             self._entries.clear()
@@ -121,14 +131,14 @@ class Pages:
 
     def _written(self, command: Command) -> Written:
         with tempfile.TemporaryDirectory(prefix="headrace-view-") as folder:
-            file = Path(folder, "page.html")
+            file, began = Path(folder, "page.html"), clock.monotonic()
             printed, exit_code = self._run(command, file)
             answer: Any = None
             with suppress(ValueError):
                 answer = json.loads(printed)
             if exit_code == 0 and isinstance(answer, dict):
                 with suppress(OSError):
-                    return Written(file.read_text(encoding="utf-8"), answer)
+                    return Written(file.read_text(encoding="utf-8"), answer, clock.now(), clock.monotonic() - began)
             message = answer.get("message") if isinstance(answer, dict) else None
             if message:
                 raise PageError(str(message), 404 if exit_code == ConfigError.exit_code else 502)
@@ -138,12 +148,10 @@ class Pages:
 
     def _run(self, command: Command, file: Path) -> tuple[str, int]:
         """Return what the command prints, and its exit code."""
-        process = subprocess.Popen(
-            ["headrace", "report", f"--out={file}", "--json", *command.words],
-            env={**os.environ, **task_environment(command.home, command.python)},
-            cwd=command.home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, encoding="utf-8", errors="replace", start_new_session=True,
-        )  # fmt: skip
+        try:
+            process = self._started(command, file)
+        except OSError as error:
+            raise PageError(f"'{command}' cannot be started: {error.strerror}.", 502) from error
         with self._lock:
             self._running.add(process)
         try:
@@ -159,6 +167,15 @@ class Pages:
         if process.returncode:
             _log.warning("'%s' ended with exit code %s: %s", command, process.returncode, errors[-2000:])
         return printed, process.returncode
+
+    @staticmethod
+    def _started(command: Command, file: Path) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["headrace", "report", f"--out={file}", "--json", *command.words],
+            env={**os.environ, **task_environment(command.home, command.python)},
+            cwd=command.home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, encoding="utf-8", errors="replace", start_new_session=True,
+        )  # fmt: skip
 
 
 def _threads() -> ThreadPoolExecutor:

@@ -288,15 +288,19 @@ def test_viewers_wait_for_one_process(home, served, program):
     [(None, 1, None, 30), (None, 17, None, 170), ("7", 1, None, 600), ("7", 1, PageError("gone", 502), 30)],
 )
 def test_pages_are_made_anew_in_time(monkeypatch, version, seconds, error, longest):
-    times = [0.0]
-    monkeypatch.setattr(_view_pages.clock, "monotonic", lambda: times[0])
-    entry = _view_pages._Entry(version, page := Future())
-    times[0] = 1000.0
-    assert entry.serves(version)  # it is not there yet
-    page.set_exception(error) if error else page.set_result(Written("", {}, 0, seconds))
-    assert [entry.serves(version) for times[0] in (longest - 0.1, longest)] == [True, False]
-    times[0] = 0.0
+    now = 1000.0
+    monkeypatch.setattr(_view_pages.clock, "monotonic", lambda: now)
+    entry = _view_pages._Entry(version, Future(), 0.0)
+    assert entry.serves(version)  # the page is not there yet
+    if error:
+        entry.page.set_exception(error)
+    else:
+        entry.page.set_result(Written("", {}, 0, seconds))
+    now = longest - 0.1
+    assert entry.serves(version)
     assert not entry.serves("8")
+    now = longest
+    assert not entry.serves(version)
 
 
 def test_few_pages_are_kept(program, tmp_path):

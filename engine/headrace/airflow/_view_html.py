@@ -25,7 +25,7 @@ h1{font-size:1.4rem;margin:0 0 .5rem}p{max-width:45rem;overflow-wrap:anywhere}a{
 .rows{overflow-x:auto}table{border-collapse:collapse;width:100%}caption{text-align:left;color:var(--soft)}
 th,td{padding:.3rem 1.2rem .3rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--rule)}
 .number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}.time{white-space:nowrap}
-.problem{color:var(--bad)}.long{min-width:18rem;overflow-wrap:anywhere}
+.problem{color:var(--bad);white-space:nowrap}.long{white-space:normal;min-width:18rem;overflow-wrap:anywhere}
 """
 _COLUMNS: Final = {
     "job": "Job",

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -74,7 +74,7 @@ class Written:
 class _Entry:
     version: str | None
     page: Future[Written]
-    asked_at: float = field(default_factory=clock.monotonic)
+    asked_at: float
 
     def serves(self, version: str | None) -> bool:
         """Return whether somebody who asks for a version may have this page."""
@@ -123,7 +123,7 @@ class Pages:
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or not entry.serves(version):
-                entry = self._entries[key] = _Entry(version, self._threads.submit(make))
+                entry = self._entries[key] = _Entry(version, self._threads.submit(make), clock.monotonic())
             self._entries.move_to_end(key)
             while len(self._entries) > MOST_PAGES:
                 self._entries.popitem(last=False)

@@ -25,6 +25,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import delete
 
+from headrace import clock
 from headrace.airflow import _view_pages
 from headrace.airflow._timetable import HeadracePlugin
 from headrace.airflow._view import view
@@ -289,7 +290,7 @@ def test_viewers_wait_for_one_process(home, served, program):
 )
 def test_pages_are_made_anew_in_time(monkeypatch, version, seconds, error, longest):
     now = 1000.0
-    monkeypatch.setattr(_view_pages.clock, "monotonic", lambda: now)
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
     entry = _view_pages._Entry(version, Future(), 0.0)
     assert entry.serves(version)  # the page is not there yet
     if error:
@@ -323,6 +324,11 @@ def test_hanging_process_is_ended(home, served, program):
         os.kill(int((program.folder / "pid").read_text()), 0)
     client.get(PATHS[1])
     assert len(program.calls()) == 1
+
+
+def test_answer_without_jobs_is_named(home, served, program):
+    answer = served().get("/headrace/")
+    assert (answer.status_code, "has no list of jobs" in answer.text) == (502, True)
 
 
 @pytest.mark.parametrize(("behaviour", "code"), [("dies", -9), ("talks", 3)])
@@ -399,6 +405,12 @@ def test_addresses_of_views_are_relative():
     assert {view["destination"] for view in views} == {"nav", "dag", "dag_run", "task_instance"}
     assert len({view["url_route"] for view in views}) == len(views)
     assert all(view["href"].startswith("headrace/") for view in views)
+
+
+def test_server_starts_without_the_view(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "headrace.airflow._view", None)
+    assert HeadracePlugin().fastapi_apps == []
+    assert "the view of Headrace is left out" in caplog.text
 
 
 def test_other_services_import_no_web_framework():

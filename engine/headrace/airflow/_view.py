@@ -72,6 +72,11 @@ def view(pages: Pages | None = None) -> FastAPI:
             return _answer(_view_html.line("There is no job whose DAG you may read."))
         command = Command(words=["--all"], home=jobs.home)
         written = await kept.page(jobs.home, None, command)
+        if "jobs" not in written.answer:
+            raise PageError(
+                f"The answer of '{command}' has no list of jobs: it is not the command of this release.",
+                502,
+            )
         return _answer(_view_html.jobs([row for row in written.answer["jobs"] if row["job"] in jobs.names], written.at))
 
     @app.get("/dags/{dag_id}", dependencies=[Depends(requires_access_dag("GET"))])

@@ -26,6 +26,24 @@ def find_home(folder: str, dag_file: str) -> Path:
     return home
 
 
+def server_home() -> Path:
+    """Return the home whose jobs Airflow's own services show: that of a DAG file in `[core] dags_folder`.
+
+    Raises `ConfigError`, which says what to set, when there is none.
+    """
+    from airflow.configuration import conf
+
+    dags = Path(conf.get("core", "dags_folder"))
+    if not os.environ.get("HEADRACE_HOME") and not any(
+        parent.joinpath(*_JOBS).is_dir() for parent in (dags, *dags.parents)
+    ):
+        raise ConfigError(
+            f"Headrace does not know its jobs: set HEADRACE_HOME, for Airflow's API server, to the folder that holds conf/jobs. "
+            f"(No folder above {dags} holds one.)"
+        )
+    return find_home("conf/jobs", str(dags / "headrace_jobs.py"))
+
+
 def _start(folder: str, dag_file: Path) -> Path:
     if os.environ.get("HEADRACE_HOME"):
         return home_folder()

@@ -53,7 +53,9 @@ class JobFacts:
         return [checkpoint for checkpoint in self.live if checkpoint.kind.value == "batch"]
 
 
-def facts_of(config: JobConfig, at: str | None, as_of: str | None, since: int | None) -> JobFacts:
+def facts_of(
+    config: JobConfig, at: str | None, as_of: str | None, since: int | None, run: str | None = None
+) -> JobFacts:
     """Return what a page about a job, or a branch, needs to know. Raises `ConfigError` for a checkpoint that is not there."""
     from headrace.errors import ConfigError
     from headrace.log.log import CheckpointLog
@@ -62,8 +64,13 @@ def facts_of(config: JobConfig, at: str | None, as_of: str | None, since: int | 
     if at is not None and as_of is not None:
         msg = "give --at (the time of a commit) or --as-of (a time by the watermark), not both"
         raise ConfigError(msg)
+    if run is not None and (at is not None or as_of is not None):
+        msg = "--run names a checkpoint by itself: give it without --at and --as-of"
+        raise ConfigError(msg)
     log = CheckpointLog(JobFolder.of(config))
     last = log.resolve(config, at) if as_of is None else log.resolve_as_of(config, as_of)
+    if run is not None:
+        last = _last_of_run(log, run, config.job)
 
     def wanted(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
         return [checkpoint for checkpoint in checkpoints if since is None or checkpoint.committed_at >= since]
@@ -85,6 +92,16 @@ def facts_of(config: JobConfig, at: str | None, as_of: str | None, since: int | 
             if checkpoint.checkpoint_id in undone
         },
     )
+
+
+def _last_of_run(log: CheckpointLog, run: str, job: str) -> Checkpoint:
+    from headrace.errors import ConfigError
+
+    last = next((checkpoint for checkpoint in reversed(log.checkpoints) if checkpoint.run_id == run), None)
+    if last is None:
+        msg = f"run '{run}' has committed no checkpoint of job '{job}'; see 'headrace checkpoints {job}'"
+        raise ConfigError(msg)
+    return last
 
 
 def undone_by(checkpoints: Sequence[Checkpoint], lineage: Lineage) -> dict[int, Checkpoint]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Final, Optional
 
 import typer
 
 from headrace.cli.arguments import AsOf, At, Branch, Job, as_of_text, load, parsed_milliseconds, warn
 from headrace.cli.blocks import html
 from headrace.cli.job_facts import facts_of
-from headrace.cli.page import Markup, page, section, table
+from headrace.cli.page import page, section, table
 from headrace.names import counted
-from headrace.report import Report, Time, facts
+from headrace.report import Report, Table, Time, facts
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +31,13 @@ def report(
         Optional[str],  # noqa: UP045
         typer.Option("--since", metavar="TIME", help="Only checkpoints that were committed at or after it (UTC)."),
     ] = None,
+    run: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--run", metavar="ID", help="The last checkpoint that this run has committed."),
+    ] = None,
+    all_jobs: Annotated[
+        bool, typer.Option("--all", help="A page about all jobs, also where there is only one.")
+    ] = False,
     out: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(
@@ -41,7 +48,7 @@ def report(
     """Write a page about a job to an HTML file: operators, checkpoints, rows, seconds, lag, calls, state, quarantine.
 
     The file needs no network, and has a table for each chart. An older file of that name is replaced. Without JOB, where there are
-    several, the page is about all of them, the worst first: jobs.html.
+    several, the page is about all of them, the worst first: jobs.html. With --json, the answer has their rows as `jobs`.
 
     Example:  headrace report flights --out flights.html
 
@@ -53,12 +60,16 @@ def report(
     from headrace.errors import ConfigError
 
     names = known_jobs() if job is None and branch is None else []
-    if len(names) > 1:
-        if at is not None or as_of is not None or since is not None:
-            msg = "--at, --as-of and --since choose checkpoints of one job: name it"
+    if all_jobs or len(names) > 1:
+        if not names:
+            msg = "--all is a page about all jobs: name no job, and no branch"
             raise ConfigError(msg)
-        return _written(out or Path("jobs.html"), page("Jobs", _jobs(names)))
-    about = facts_of(load(job, branch=branch), at, as_of, None if since is None else parsed_milliseconds(since))
+        if any(choice is not None for choice in (at, as_of, since, run)):
+            msg = "--at, --as-of, --since and --run choose checkpoints of one job: name it"
+            raise ConfigError(msg)
+        return _of_all(names, out or Path("jobs.html"))
+    earliest = None if since is None else parsed_milliseconds(since)
+    about = facts_of(load(job, branch=branch), at, as_of, earliest, run)
     if as_of is not None:
         warn(as_of_text(about.log.lineage, about.checkpoint))
     return _written(
@@ -86,27 +97,53 @@ def _written(file: Path, text: str, **known: int) -> Report:
     return Report(*facts(file=str(file), bytes=len(content), **known), f"{file}: {counted(len(content), 'byte')}")
 
 
-def _jobs(names: Sequence[str]) -> Markup:
-    """Return a table of all jobs, the worst first: those that cannot be read, that never ran, then those furthest behind."""
-    rows = sorted((_job_row(name) for name in names), key=lambda row: (row[1] is None, -(row[4] or 0), row[0]))
-    headings = ("job", "problem", "checkpoint", "committed (UTC)", "hours behind", "set aside", "waiting for services")
-    return section("All jobs, the worst first", table("The last checkpoint of each job", headings, rows))
+_HEADINGS: Final = {
+    "job": "job",
+    "problem": "problem",
+    "checkpoint": "checkpoint",
+    "committed_at": "committed (UTC)",
+    "hours_behind": "hours behind",
+    "set_aside": "set aside",
+    "waiting": "waiting for services",
+}
 
 
-def _job_row(name: str) -> tuple[Any, ...]:
+def _of_all(names: Sequence[str], file: Path) -> Report:
+    """Write a page about all jobs, the worst first: those that cannot be read, that never ran, then those furthest behind."""
+    rows = sorted(
+        map(_job_row, names), key=lambda row: (row["problem"] is None, -(row["hours_behind"] or 0), row["job"])
+    )
+    # An id is no number: people copy it.
+    cells = [
+        [str(row[key]) if key == "checkpoint" and row[key] is not None else row[key] for key in _HEADINGS]
+        for row in rows
+    ]
+    shown = table("The last checkpoint of each job", [*_HEADINGS.values()], cells)
+    report = _written(file, page("Jobs", section("All jobs, the worst first", shown)))
+    return Report(*report.blocks, Table("jobs", (), rows))
+
+
+def _job_row(name: str) -> dict[str, Any]:
     from headrace import clock
     from headrace.errors import HeadraceError
     from headrace.log.checkpoint import Kind
     from headrace.log.log import CheckpointLog
     from headrace.tables.folder import JobFolder
 
+    row = {"job": name, "problem": None, **dict.fromkeys([*_HEADINGS][2:])}
     try:
         log = CheckpointLog(JobFolder.of(load(name)))
         last, batch = log.last, log.lineage.last_of(Kind.BATCH)
     except HeadraceError as error:
-        return (name, str(error), None, None, None, None, None)
+        return {**row, "problem": str(error)}
     if last is None:
-        return (name, "it never ran", None, None, None, None, None)
+        return {**row, "problem": "it never ran"}
     behind = None if last.watermark is None else round((clock.now() - last.watermark) / 3_600_000, 1)
-    aside = None if batch is None else batch.metrics.get("quarantined")
-    return (name, None, str(last.checkpoint_id), Time(last.committed_at), behind, aside, last.work.pending)
+    return {
+        **row,
+        "checkpoint": last.checkpoint_id,
+        "committed_at": Time(last.committed_at),
+        "hours_behind": behind,
+        "set_aside": None if batch is None else batch.metrics.get("quarantined"),
+        "waiting": last.work.pending,
+    }

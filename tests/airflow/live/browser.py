@@ -33,6 +33,7 @@ _WORDS: Final = (
     "--window-size=1280,900",
 )
 _PATIENCE: Final = 120
+_FRAME: Final = "document.querySelector('iframe')?.contentDocument"
 _BUTTON: Final = "[...document.querySelectorAll('button')].find(b => b.innerText.trim() === {label} && !b.disabled)"
 
 
@@ -62,6 +63,24 @@ class Page:
         self._wait(f"'{text}' on the page", f"(document.body?.innerText ?? '').includes({json.dumps(text)})")
         return str(self._evaluate("document.body.innerText"))
 
+    def read_frame(self, text: str) -> str:
+        """Wait until the frame of the page shows a text; return all that it shows."""
+        self._wait(f"'{text}' in the frame", f"({_FRAME}?.body?.innerText ?? '').includes({json.dumps(text)})")
+        return str(self._evaluate(f"{_FRAME}.body.innerText"))
+
+    def frame_is_too_wide(self) -> bool:
+        """Return whether one has to scroll the frame to the right."""
+        return bool(self._evaluate(f"(d => d.scrollWidth > d.clientWidth)({_FRAME}.documentElement)"))
+
+    def follow_in_frame(self, label: str) -> None:
+        """Follow a link of the frame."""
+        link = f"[...{_FRAME}.links].find(a => a.innerText === {json.dumps(label)})"
+        self._evaluate(f"{link}.click()")
+
+    def resize(self, width: int, height: int = 900) -> None:
+        """Give the window a size."""
+        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
     def click(self, label: str) -> bool:
         """Click the button with a label, if there is one that can be clicked; return whether there is."""
         button = _BUTTON.format(label=json.dumps(label))
@@ -75,11 +94,11 @@ class Page:
             self._call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
         return True
 
-    def picture(self, name: str) -> None:
+    def picture(self, name: str, width: int = 1280, height: int = 1200) -> None:
         """Write a picture of what the browser shows into the folder `HEADRACE_PICTURES`, if that is set: for the docs."""
         folder = os.environ.get("HEADRACE_PICTURES")
         if folder is not None:
-            self._call("Emulation.setDeviceMetricsOverride", width=1280, height=1200, deviceScaleFactor=1, mobile=False)
+            self.resize(width, height)
             answer = self._sent("Page.captureScreenshot", format="png")
             Path(folder, f"{name}.png").write_bytes(base64.b64decode(answer["result"]["data"]))
 

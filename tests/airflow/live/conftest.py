@@ -32,6 +32,7 @@ DAGS = {
     "chain",
     "typo",
     "cancelled",
+    "looked",
     "flights",
     "flights_replay",
     "seen_flights",
@@ -59,6 +60,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         "all": DailyJob(folder, "all", **caught_up),
         "typo": DailyJob(folder, "typo", **caught_up),
         "cancelled": DailyJob(folder, "cancelled", **interval, compaction={"every": 2}),
+        "looked": DailyJob(folder, "looked", **interval, compaction={"every": 2}),
         "board": DailyJob(folder, "board", **caught_up, schedule=None, cluster="spark"),
     }
     delivered = {
@@ -71,6 +73,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         "all": (3, 2),
         "typo": (4, 3),
         "cancelled": (4, 3),
+        "looked": (3, 1),
         "board": (3, 2),
     }
     for name, (oldest, newest) in delivered.items():

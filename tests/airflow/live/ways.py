@@ -12,6 +12,7 @@ from tests.airflow.live.flights import flights_approved_in_a_browser, flights_co
 from tests.airflow.live.jobs import DailyJob, intervals, start_of
 from tests.airflow.live.runs import Runs
 from tests.airflow.live.services import Airflow, ApiError
+from tests.airflow.live.views import jobs_looked_at_in_a_browser
 
 Scenario = Callable[[Airflow, dict[str, Any]], None]
 
@@ -264,4 +265,5 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     cancelled_backfill,
     flights_corrected_by_merge,
     flights_approved_in_a_browser,
+    jobs_looked_at_in_a_browser,
 )

@@ -316,6 +316,28 @@ def test_page_of_all_jobs_has_the_worst_first(home, headrace, tmp_path):
     assert headrace("report", "--at", "1").exit_code == 2
 
 
+def test_page_of_all_jobs_has_one_job(state, headrace, tmp_path):
+    state.commit(Kind.BATCH, metrics={"rows_in": 1, "quarantined": 3})
+    answer = json.loads(headrace("report", "--all", "--out", str(tmp_path / "jobs.html"), "--json").stdout)
+    (row,) = answer["jobs"]
+    assert (row["job"], row["problem"], row["set_aside"]) == ("demo", None, 3)
+    assert row["checkpoint"] == json.loads(headrace("status", "demo", "--json").stdout)["jobs"][0]["checkpoint"]
+    for words in (("demo", "--all"), ("--all", "--run", "r"), ("--all", "--at", "1")):
+        assert headrace("report", *words).exit_code == 2
+
+
+def test_run_names_its_last_checkpoint(state, headrace, tmp_path):
+    first = state.commit(Kind.BATCH, run_id="ours")
+    state.commit(Kind.BATCH, run_id="ours")
+    state.commit(Kind.BATCH, run_id="theirs")
+    file = ("--out", str(tmp_path / "page.html"))
+    answer = json.loads(headrace("report", "demo", *file, "--run", "ours", "--json").stdout)
+    assert answer["checkpoint"] == first.checkpoint_id + 1
+    refused = headrace("report", "demo", *file, "--run", "nobody's")
+    assert "run 'nobody's' has committed no checkpoint of job 'demo'" in refused.output
+    assert headrace("report", "demo", *file, "--run", "ours", "--at", "1").exit_code == 2
+
+
 @pytest.fixture
 def whole(state, written):
     """A page with all of its parts: lanes of each kind, charts, services, rows that were set aside."""

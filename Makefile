@@ -125,11 +125,11 @@ lock: .ready
 	@$(RUN) setup/lock.sh $(UPGRADE)
 
 # A tier is a folder of tests/, run in a process of its own: Airflow and Spark both change a process for good.
-# Every tier's closing line is kept for the summary. Each run has a temporary folder of its own: pytest clears what earlier runs left
-# in a shared one, and fails where two runs clear it at once. The folder stays where a test failed.
+# Every tier's closing line is kept for the summary. Each run has a temporary folder of its own, also for projects whose tests it runs:
+# pytest clears what earlier runs left in a shared one, and fails where two runs clear it at once. The folder stays where a test failed.
 TIER = set -o pipefail; mkdir -p var/log; printf '\n-- %s\n' '$(1)'; \
     export PYTEST_DEBUG_TEMPROOT=$$(mktemp -d "$${TMPDIR:-/tmp}/tests-XXXXXX"); \
-    $(PYTEST) $(2) 2>&1 | tee var/log/tests-$(1).log && rm -rf "$$PYTEST_DEBUG_TEMPROOT"
+    $(PYTEST) --basetemp="$$PYTEST_DEBUG_TEMPROOT/t" $(2) 2>&1 | tee var/log/tests-$(1).log && rm -rf "$$PYTEST_DEBUG_TEMPROOT"
 
 # A tier leaves its slow tests out, except in test-all: there they share what the others have set up, such as a Spark session. Long
 # tests draw many more examples of what quick ones draw; only test-long runs them.

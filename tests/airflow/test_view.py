@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import airflow.api_fastapi.app as airflow_app
+import psutil
 import pytest
 from airflow.api_fastapi.app import create_app, get_auth_manager, init_auth_manager, purge_cached_app
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
@@ -46,6 +48,9 @@ behaviour = (here / "behaviour").read_text()
 if behaviour == "hangs":
     (here / "pid").write_text(str(os.getpid()))
     time.sleep(600)
+if behaviour == "leaves a child":
+    import subprocess
+    (here / "pid").write_text(str(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid))
 if behaviour == "dies":
     os.kill(os.getpid(), 9)
 if behaviour == "talks":
@@ -195,6 +200,20 @@ def test_replay_dag_shows_its_job(home, served, program):
     assert served("flights+flights_replay").get("/headrace/dags/flights_replay").text == "page of flights"
 
 
+def test_run_of_a_replay_shows_no_run_of_the_job(home, served, program):
+    answer = served("flights+flights_replay").get(f"/headrace/dags/flights_replay/runs/{RUN}")
+    assert (answer.status_code, program.calls()) == (404, [])
+    assert "A replay commits on a branch" in answer.text
+
+
+def test_child_of_a_command_delays_nobody(home, served, program):
+    program.behaves("leaves a child")
+    answer = served(longest=2).get("/headrace/dags/flights")
+    assert (answer.status_code, "took longer than 2 s" in answer.text) == (504, True)
+    with suppress(psutil.NoSuchProcess):
+        assert psutil.Process(int((program.folder / "pid").read_text())).status() == psutil.STATUS_ZOMBIE
+
+
 def test_replay_dag_opens_no_other_job(home, served, program):
     assert served("flights_replay").get("/headrace/dags/flights_replay").status_code == 403
     assert program.calls() == []
@@ -291,16 +310,16 @@ def test_viewers_wait_for_one_process(home, served, program):
 def test_pages_are_made_anew_in_time(monkeypatch, version, seconds, error, longest):
     now = 1000.0
     monkeypatch.setattr(clock, "monotonic", lambda: now)
-    entry = _view_pages._Entry(version, Future(), 0.0)
+    entry = _view_pages._Entry(version, Future())
     assert entry.serves(version)  # the page is not there yet
     if error:
         entry.page.set_exception(error)
     else:
         entry.page.set_result(Written("", {}, 0, seconds))
-    now = longest - 0.1
+    now += longest - 0.1  # it counts from the end: a page may take longer to make
     assert entry.serves(version)
     assert not entry.serves("8")
-    now = longest
+    now += 0.1
     assert not entry.serves(version)
 
 

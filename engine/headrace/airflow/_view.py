@@ -88,8 +88,10 @@ def view(pages: Pages | None = None) -> FastAPI:
         "/dags/{dag_id}/runs/{run_id:path}", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.RUN))]
     )
     async def show_run(
-        run_id: Annotated[str, Depends(_known_run)], job: Annotated[_Job, Depends(_job_of_dag)]
+        dag_id: str, run_id: Annotated[str, Depends(_known_run)], job: Annotated[_Job, Depends(_job_of_dag)]
     ) -> HTMLResponse:
+        if dag_id != job.name:
+            raise PageError(f"A replay commits on a branch: look at the runs of '{job.name}'.", 404)
         written = await kept.page((job.home, job.name, run_id), job.version, job.command(f"--run={run_id}"))
         return _answer(written.html)
 

@@ -30,6 +30,8 @@ LONGEST_PROCESS: Final = 60.0
 MOST_PROCESSES: Final = 2
 """Processes at a time: the API server's machine has other work to do."""
 MOST_PAGES: Final = 64
+_AFTER_THE_END: Final = 5.0
+"""Seconds that the output of an ended process may still take."""
 _FRESH: Final = 30.0
 """Seconds for which a page without a version is shown again, and a failure repeated; and ten times as long as it took, if that is more."""
 _FRESH_AT_A_VERSION: Final = 600.0
@@ -70,11 +72,18 @@ class Written:
     seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Entry:
     version: str | None
     page: Future[Written]
-    asked_at: float
+    ended_at: float = 0.0
+    """By a clock that only runs forward (s)."""
+
+    def __post_init__(self) -> None:
+        self.page.add_done_callback(self._end)
+
+    def _end(self, _: Future[Written]) -> None:
+        self.ended_at = clock.monotonic()
 
     def serves(self, version: str | None) -> bool:
         """Return whether somebody who asks for a version may have this page."""
@@ -82,7 +91,7 @@ class _Entry:
             return False
         if not self.page.done():
             return True
-        return clock.monotonic() - self.asked_at < self._fresh_for()
+        return clock.monotonic() - self.ended_at < self._fresh_for()
 
     def _fresh_for(self) -> float:
         if self.page.cancelled() or self.page.exception() is not None:
@@ -123,7 +132,7 @@ class Pages:
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or not entry.serves(version):
-                entry = self._entries[key] = _Entry(version, self._threads.submit(make), clock.monotonic())
+                entry = self._entries[key] = _Entry(version, self._threads.submit(make))
             self._entries.move_to_end(key)
             while len(self._entries) > MOST_PAGES:
                 self._entries.popitem(last=False)
@@ -161,7 +170,8 @@ class Pages:
             raise PageError(message, 504) from None
         finally:
             _kill(process)
-            process.communicate()
+            with suppress(subprocess.TimeoutExpired, ValueError):  # somebody who left the group may hold the pipes
+                process.communicate(timeout=_AFTER_THE_END)
             with self._lock:
                 self._running.discard(process)
         if process.returncode:
@@ -183,7 +193,6 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """End a process with all that it has started; it leads a group of its own."""
-    if process.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+    """End a process with all that it has started, also where it has ended itself; it leads a group of its own."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

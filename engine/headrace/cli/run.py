@@ -317,8 +317,10 @@ def run(
     try:
         report = steps.run(lambda: _run(config, options, runner, without_spark=without_spark))
         failed = steps.verify() if verify else None
-    finally:  # the lag of a job whose runs fail grows, too
-        steps.tell(is_scheduled=ctx.meta.get(REPORT_FILE) is not None)
+    except HeadraceError:  # the lag of a job whose runs fail grows, too
+        steps.tell(is_scheduled=False)
+        raise
+    steps.tell(is_scheduled=ctx.meta.get(REPORT_FILE) is not None)
     content, blocks = plain_report(report), [*_blocks(report, options)]
     content |= {"steps": steps.taken, "compaction_due": steps.compaction_due, "alerts": steps.alerts}
     if report.pending is not None and config.replay.follow == "automatic" and not no_follow:

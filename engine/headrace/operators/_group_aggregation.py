@@ -37,6 +37,8 @@ In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_NO_WATERMARK: Final = -(1 << 62)
+"""The watermark before the first one (ms)."""
 _NO_TIMER: Final = 1 << 62
 """Later than any event time (ms)."""
 
@@ -263,6 +265,10 @@ class ExpiringAggregation(GroupAggregation[In, Out]):
         """Remove an expired row with its entries. At the end of a lifetime the row is still there, with nothing left to live."""
         del timestamp
         remaining = await self.aggregate.remaining()
+        if remaining and self._ttl.expires_by_watermark and ctx.watermark == _NO_WATERMARK:
+            # The timer is of another TTL, of the job's earlier code, and nobody knows yet when the row ends.
+            ctx.timers.register_processing_time(ctx.processing_time + self._ttl.milliseconds)
+            return
         if remaining:
             self._wait(remaining // _MILLISECOND + self._clock(ctx), ctx)
             return

@@ -150,21 +150,26 @@ def written_keys(key: str) -> list[str]:
 
 _MOST_TIMES = 4
 _TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d.*)?")
-_NUMBER_WITH_TIME = re.compile(r"(?<![\w.])(-?\d+) \(\d{4}-\d\d-\d\dT[\d:.]+Z\)")
+_NUMBER_WITH_TIME = re.compile(r'"(?:[^"\\]|\\.)*"|(?<![\w.])(-?\d+) \(\d{4}-\d\d-\d\dT[\d:.]+Z\)')
+"""A text in quotes, which stays as it is; or a number with its time."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def without_times(text: str) -> str:
     """Return a text without the times that commands print after numbers."""
-    return _NUMBER_WITH_TIME.sub(r"\1", text)
+    return _NUMBER_WITH_TIME.sub(lambda match: match[0] if match[1] is None else match[1], text)
 
 
 def time_of(text: str) -> datetime | None:
-    """Return the time that a text is, such as `2013-01-05 06:00`; None for any other text."""
-    try:
-        return datetime.fromisoformat(text) if _TIME.fullmatch(text) else None
-    except ValueError:
+    """Return the time that a text is, such as `2013-01-05 06:00`; None for any other text, and for a time outside of the years 1 to 9999 in UTC."""
+    if not _TIME.fullmatch(text):
         return None
+    try:
+        time = datetime.fromisoformat(text)
+        time.replace(tzinfo=time.tzinfo or UTC).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+    return time
 
 
 def microseconds_of(time: datetime) -> int:

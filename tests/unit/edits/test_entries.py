@@ -447,6 +447,42 @@ def test_written_times_make_new_keys(per_hour):
     assert entries(per_hour, f'["c",{AT_SIX + HOUR}]') == {("seen", None): "7"}
 
 
+def test_time_finer_than_its_key_is_refused(per_hour):
+    for name in (
+        EntryName("hours", "seen", '["c", "2013-01-01T07:00:00.000001"]'),
+        EntryName("hours", "hours", WRITTEN[0], entry="2013-01-01T06:00:00.000001"),
+    ):
+        with pytest.raises(ConfigError, match="finer than a millisecond"):
+            edit(per_hour, SetEntry(name, "7", creates=True, why="counted"))
+
+
+class Quote(Struct, frozen=True):
+    price: Annotated[Decimal, Digits(22, 2)]
+    at: Timestamp
+    text: str
+
+
+class CountsQuotes(KeyedProcessFunction[Quote, Quote]):
+    seen = ValueState("seen", int)
+
+    async def process(self, record, ctx, /):
+        await self.seen.update(1)
+        ctx.collect(record)
+
+
+@pytest.mark.parametrize("time", [str(AT_SIX), '"2013-01-01 06:00"'])
+@pytest.mark.parametrize("text", ["a", "a 5 (2013-01-05T00:00:00Z)"])
+def test_parts_beside_a_time_stay_as_written(time, text):
+    price = Decimal("12345678901234567890.12")
+    stream = Pipeline("shop").source("prices", Quote, event_time="at").key_by("price", "at", "text")
+    harness = PipelineHarness(stream.process("counts", CountsQuotes()).sink("lines"), now=AT_SIX)
+    harness.feed("prices", [Quote(price, AT_SIX, text)])
+    harness.run()
+    (stored,) = {row["key"] for row in keyed_state.scan(JobAtCheckpoint(harness.config)).dicts()}
+    edit(harness, SetEntry(EntryName("counts", "seen", f'[{price}, {time}, "{text}"]'), "7", why="counted"))
+    assert entries(harness, stored) == {("seen", None): "7"}
+
+
 def test_time_is_no_key_of_a_plain_number():
     stream = Pipeline("shop").source("orders", Order, event_time="at").key_by("cents")
     harness = PipelineHarness(stream.process("hours", PerHour()).sink("lines"), now=AT_SIX)

@@ -203,3 +203,27 @@ def test_many_values_with_a_lifetime_write_two_rows():
     last = max(row["checkpoint_id"] for row in rows)
     assert sorted(row["state"] for row in rows if row["checkpoint_id"] == last) == ["aggregate", "aggregate_values"]
     assert harness.sink("prices") == [Distinct("a", 10_001)]
+
+
+OLD_CLOCKS = [
+    StateTtl(TTL, time=TtlTime.PROCESSING),
+    StateTtl(TTL, time=TtlTime.EVENT, expiry=ExpiryClock.PROCESSING_TIME),
+]
+
+
+@pytest.mark.parametrize("old", OLD_CLOCKS)
+def test_timer_of_another_clock_waits_for_the_watermark(old):
+    arguments = {"key": attrgetter("auction")}
+    with rows_of(2):
+        harness = KeyedHarness(function_of(old), **arguments)
+        for price in range(4):
+            harness.process(Bid("a", 0, price), timestamp=0)
+        snapshot = harness.snapshot()
+        harness.close()
+        harness = KeyedHarness.restore(snapshot, function_of(StateTtl(TTL, time=TtlTime.EVENT)), **arguments)
+        harness.clock.advance(20)
+        assert any(b"aggregate_values" in entry for entry, _ in harness.snapshot().entries)
+        harness.watermark(10_000)
+        harness.clock.advance(10_000)
+        assert not any(b"aggregate_values" in entry for entry, _ in harness.snapshot().entries)
+        harness.close()

@@ -169,3 +169,14 @@ def test_quoted_time_is_a_text():
 def test_lists_of_many_times_are_texts():
     key = json.dumps(["2013-01-05"] * 12)
     assert written_keys(key) == key_texts(key)
+
+
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-05:00", "0001-01-01T00:00:00+05:00"])
+def test_time_out_of_range_is_a_text(text):
+    assert written_keys(text) == key_texts(text)
+    assert f'["{text}",1]' in written_keys(f'["{text}", 1]')
+
+
+def test_quoted_text_keeps_its_own_time():
+    printed = '["a 5 (2013-01-05T00:00:00Z)", 5 (2013-01-05T00:00:00Z)]'
+    assert '["a 5 (2013-01-05T00:00:00Z)",5]' in written_keys(printed)

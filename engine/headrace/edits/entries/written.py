@@ -64,31 +64,40 @@ def _with_stored_times(text: str, annotations: Sequence[Any]) -> str:
         return text
     number = without_times(text)
     try:
-        value = msgspec.json.decode(number)
+        is_list = isinstance(msgspec.json.decode(number), list)
     except msgspec.DecodeError:
-        value = text
-    parts = value if isinstance(value, list) else [value]
+        number, is_list = msgspec.json.encode(text).decode(), False
+    parts = msgspec.json.decode(number, type=list[msgspec.Raw]) if is_list else [msgspec.Raw(number.encode())]
     if len(parts) != len(annotations):
         return text
+    # Other parts stay as they are written: a decimal has more digits than a number of JSON that Python has read.
     stored = [_stored_time(part, annotation) for part, annotation in zip(parts, annotations, strict=True)]
-    return msgspec.json.encode(stored if isinstance(value, list) else stored[0]).decode()
+    return (b"[%s]" % b",".join(map(bytes, stored)) if is_list else bytes(stored[0])).decode()
 
 
 def _is_time(annotation: Any) -> bool:
     return unit_of(annotation) is not None or datetime in {annotation, *get_args(annotation)}
 
 
-def _stored_time(part: Any, annotation: Any) -> Any:
+def _stored_time(part: msgspec.Raw, annotation: Any) -> msgspec.Raw:
     """Return a part of a key; where it is the text of a time and its type is one, as that is stored."""
-    time = time_of(part) if isinstance(part, str) and _is_time(annotation) else None
-    if time is None:
+    written = msgspec.json.decode(part) if _is_time(annotation) else None
+    time = time_of(written) if isinstance(written, str) else None
+    if time is None or (is_naive(annotation) and time.tzinfo is not None):
         return part
-    if is_naive(annotation):
-        return part if time.tzinfo is not None else time
+    return msgspec.Raw(msgspec.json.encode(time if is_naive(annotation) else _instant(time, annotation)))
+
+
+def _instant(time: datetime, annotation: Any) -> datetime | int:
+    """Return an instant as a key holds it. Raises `ConfigError` where it has more digits than the key."""
     instant = microseconds_of(time)
     if (unit := unit_of(annotation)) is None:
         return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=instant)
-    return instant if unit == "us" or instant % 1000 else instant // 1000
+    if unit == "us":
+        return instant
+    if instant % 1000:
+        raise ConfigError(f"{time} is finer than a millisecond, and the key has milliseconds. Nothing was changed.")
+    return instant // 1000
 
 
 def refuse_several(what: str, written: str, stored: Iterable[str]) -> None:

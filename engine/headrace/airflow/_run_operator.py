@@ -128,7 +128,8 @@ class HeadraceRunOperator(DriverOperator):
     default the task's result. `spark_info` shows Spark's lines of level INFO. With `hold_after_failure` a run waits while the same
     task of another run of the DAG has failed. `known_params`, if given, are the only params that the DAG accepts. With
     `skip_refused` a run that somebody triggered, and that cannot be what was asked for (exit code 2 or 9), or whose backfill was
-    cancelled, ends as skipped: then it holds up no other run. With `register_replay`, a run whose interval was taken in already succeeds and starts the job's replay DAG, if the input
+    cancelled, ends as skipped: then it holds up no other run. With `check` and `verify` the run also does, in its own process, what
+    `headrace check --no-sample` does before it, and `headrace verify` after it: both are `steps` of its report. With `register_replay`, a run whose interval was taken in already succeeds and starts the job's replay DAG, if the input
     of the interval has changed, or if a person asked for it again: by clearing the task, by a backfill, or by a run for a logical date.
     """
 

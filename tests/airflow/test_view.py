@@ -200,7 +200,7 @@ def test_replay_dag_shows_its_job(home, served, program):
     assert served("flights+flights_replay").get("/headrace/dags/flights_replay").text == "page of flights"
 
 
-def test_run_of_a_replay_shows_no_run_of_the_job(home, served, program):
+def test_run_of_a_replay_has_no_page(home, served, program):
     answer = served("flights+flights_replay").get(f"/headrace/dags/flights_replay/runs/{RUN}")
     assert (answer.status_code, program.calls()) == (404, [])
     assert "A replay commits on a branch" in answer.text

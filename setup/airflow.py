@@ -165,7 +165,8 @@ class Services:
         """Collect the exit codes of processes whose parent has died."""
         own = {process.pid for process in self._processes.values()}
         for process in psutil.Process().children():
-            with suppress(psutil.NoSuchProcess):
+            # The first thread of a JVM can have ended before the others: then it is collected at a later look.
+            with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
                 if process.pid not in own and process.status() == psutil.STATUS_ZOMBIE:
                     process.wait(0)
 

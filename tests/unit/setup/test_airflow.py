@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +60,15 @@ def test_address_of_a_killed_start_is_forgotten(script, monkeypatch):
     script._start_database(script.Services())
     assert not script.DATABASE.exists()
     assert os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].startswith("sqlite:///")
+
+
+def test_process_that_still_ends_is_left(script, monkeypatch):
+    def wait(seconds):
+        raise psutil.TimeoutExpired(seconds)
+
+    ending = SimpleNamespace(pid=0, status=lambda: psutil.STATUS_ZOMBIE, wait=wait)
+    monkeypatch.setattr(script.psutil, "Process", lambda: SimpleNamespace(children=lambda: [ending]))
+    script.Services().reap_others()
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mysql", ""])

@@ -34,14 +34,15 @@ def server_home() -> Path:
     from airflow.configuration import conf
 
     dags = Path(conf.get("core", "dags_folder"))
-    if not os.environ.get("HEADRACE_HOME") and not any(
-        parent.joinpath(*_JOBS).is_dir() for parent in (dags, *dags.parents)
-    ):
+    try:
+        return find_home("conf/jobs", str(dags / "headrace_jobs.py"))
+    except ConfigError as error:
+        if os.environ.get("HEADRACE_HOME"):
+            raise
         raise ConfigError(
             f"Headrace does not know its jobs: set HEADRACE_HOME, for Airflow's API server, to the folder that holds conf/jobs. "
             f"(No folder above {dags} holds one.)"
-        )
-    return find_home("conf/jobs", str(dags / "headrace_jobs.py"))
+        ) from error
 
 
 def _start(folder: str, dag_file: Path) -> Path:

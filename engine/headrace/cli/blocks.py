@@ -70,18 +70,10 @@ def _counted(title: str, names: Sequence[str], labels: Sequence[str], batches: S
     """Return a chart of metrics, or a sentence where none was counted."""
     from headrace.metrics import METRICS
 
-    lines = {name: [_count(checkpoint, name) for checkpoint in batches] for name in names}
+    lines = {name: [checkpoint.count(name) for checkpoint in batches] for name in names}
     if not any(value for line in lines.values() for value in line):
         return f"{title}: none."
     return chart(title, METRICS[names[0]].unit, Series(labels, lines))
-
-
-def _count(checkpoint: Checkpoint, name: str) -> float | None:
-    """Return a metric of a checkpoint; metrics of services are added up over them."""
-    if name in checkpoint.metrics or name not in _OF_SERVICES:
-        return checkpoint.metrics.get(name)
-    counts = [getattr(measured, name, None) for measured in checkpoint.services.values()]
-    return sum(count for count in counts if count is not None) if any(count is not None for count in counts) else None
 
 
 def _lag(checkpoint: Checkpoint) -> float | None:

@@ -26,6 +26,7 @@ from headrace.log.facts import (
     renamed,
     without_copies,
 )
+from headrace.metrics import METRICS
 from headrace.records.watermarks import Timeline, latest, parts_of, timeline_of
 from headrace.sinks.sink import OutputFile
 from headrace.sources.interval import Interval
@@ -131,6 +132,16 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         State before a branch's fork is in the job's tables; state of checkpoints that a promotion brought is not stored.
         """
         return bool(self.versions)
+
+    def count(self, name: str) -> int | None:
+        """Return what the micro-batch counted of a metric, that of its services together; None if it did not count it."""
+        if name in self.metrics:
+            return self.metrics[name]
+        total = None
+        for measured in self.services.values():
+            value = getattr(measured, name, None)
+            total = METRICS[name].together(total, value) if isinstance(value, int) else total
+        return total
 
     @property
     def requeues(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,7 +65,7 @@ class _Measures:
         """Return a metric of the last run that has taken something in."""
         total = None
         for checkpoint in self._run:
-            total = ALERT_METRICS[name].together(total, _count(checkpoint, name))
+            total = ALERT_METRICS[name].together(total, checkpoint.count(name) or 0)
         return total
 
     def lag(self, _: Condition) -> float | None:
@@ -116,18 +116,3 @@ def _last_run(log: CheckpointLog) -> list[Checkpoint]:
     """Return the micro-batches of the last run that has committed some."""
     batches = [own for own in log.lineage.checkpoints if own.kind is Kind.BATCH]
     return [own for own in batches if own.run_id == batches[-1].run_id]
-
-
-def _count(checkpoint: Checkpoint, name: str) -> int:
-    """Return a metric of a checkpoint; those of services together."""
-    if name in checkpoint.metrics:
-        return checkpoint.metrics[name]
-    metric, total = ALERT_METRICS[name], None
-    for count in _of_services(checkpoint, name):
-        total = metric.together(total, count)
-    return total or 0
-
-
-def _of_services(checkpoint: Checkpoint, name: str) -> Iterable[int]:
-    counts = (getattr(measured, name, None) for measured in checkpoint.services.values())
-    return (count for count in counts if isinstance(count, int))

@@ -172,6 +172,7 @@ ALERT = {
     "condition": "> 2h",
     "is_raised": True,
     "changed": True,
+    "calls_airflow": True,
     "sentence": "job 'flights': lag is 3 h",
 }
 
@@ -194,7 +195,7 @@ def page(context):
 def test_change_of_an_alert_calls_airflow(home, edit_job, caplog):
     edit_job("flights", alerts={"lag": "> 2h", "late": "> 0"}, airflow={"on_alert": f"{__name__}:page"})
     sys.modules[__name__].TOLD.clear()
-    alerts = [{**ALERT, "metric": "late"}, ALERT, {**ALERT, "metric": "waiting", "changed": False}]
+    alerts = [{**ALERT, "metric": "late"}, ALERT, {**ALERT, "metric": "waiting", "calls_airflow": False}]
     tell_of_alerts(load_job("flights", home), {"alerts": alerts}, {"run_id": "r1"}, logging.getLogger("task"))
     assert sys.modules[__name__].TOLD == [("r1", "late"), ("r1", "lag")]
     assert "was not told of the alert on late" in caplog.text

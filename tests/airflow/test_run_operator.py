@@ -344,6 +344,14 @@ def test_task_keeps_checkpoint_and_watermark(run):
     assert kept == {"headrace": {"checkpoint": 7, "watermark": "2013-01-31T00:00:00Z"}}
 
 
+def test_broken_state_store_fails_no_run(run):
+    def broken(*_):
+        raise RuntimeError("the store is down")
+
+    context = {**context_of(run), "task_state_store": SimpleNamespace(set=broken)}
+    assert execute(run, context=context)["checkpoint"] == 7
+
+
 def test_links_lead_to_checkpoint_and_spark(run):
     context = context_of(run)
     execute(run, lines=["2026-01-31T05:00:02Z spark_ui: Spark UI at http://node:4040"], context=context)

@@ -68,12 +68,18 @@ def announce(result: Result, outlets: Sequence[Any], context: Context, keys: Seq
     return kept
 
 
-def keep_position(context: Context, result: Result) -> None:
-    """Keep checkpoint and watermark of a run in the state store of its task, where Airflow has one (3.3 does)."""
+def keep_position(context: Context, result: Result, log: Any) -> None:
+    """Keep checkpoint and watermark of a run in the state store of its task, where Airflow has one (3.3 does).
+
+    An error is only logged as a warning: the run has committed.
+    """
     store = context.get("task_state_store")
     position = {name: result[name] for name in ("checkpoint", "watermark") if result[name] is not None}
     if store is not None and position:
-        store.set("headrace", position)
+        try:
+            store.set("headrace", position)
+        except Exception as error:  # noqa: BLE001  a state store may be anybody's code
+            log.warning("checkpoint and watermark are not in the task's state store: %s", error)
 
 
 def announce_promotion(

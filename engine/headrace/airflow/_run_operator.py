@@ -293,9 +293,9 @@ class HeadraceRunOperator(DriverOperator):
             self.log.info(sentence)
         if warning := degraded(result):
             self.log.warning("%s: %s", self._job.job, warning)
-        write_note(context, note_of(self._job, result), self.log)
-        keep_position(context, result)
         tell_of_alerts(self._job, result, context, self.log)
+        write_note(context, note_of(self._job, result), self.log)
+        keep_position(context, result, self.log)
         keys = keys_of(self._job, result.get("intervals", ()))
         asked = self._followed(result, context)
         self.outlets = [*announce(result, without_replay(self._job.job, self.outlets), context, keys), *asked]

@@ -131,7 +131,7 @@ def tell_of_alerts(job: JobConfig, result: Mapping[str, Any], context: Context, 
         return
     callback = NamedCallback(job.airflow.on_alert, job.home)
     for alert in result.get("alerts", ()):
-        if not alert["changed"]:
+        if not alert["calls_airflow"]:
             continue
         try:
             callback({**context, "alert": alert})

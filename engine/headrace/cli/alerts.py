@@ -87,6 +87,8 @@ class Message:
     """raised, quiet, or unknown."""
     changed: bool
     """It has begun or ended since the last look that told somebody of it."""
+    calls_airflow: bool
+    """It has begun or ended since Airflow was told last."""
     sentence: str
     more: str
     """Command that shows more."""
@@ -107,7 +109,7 @@ def look(config: JobConfig, ways: Sequence[str]) -> list[Message]:
     looked, rows = [], []
     for alert in present:
         changed = [way for way in ways if _has_changed(alert, before.get((alert.condition.metric, way)))]
-        message = _told(config.job, alert, changed=bool(changed))
+        message = _told(config.job, alert, changed)
         rows += [_row(alert, way) for way in changed if _WAYS[way](config, message)]
         looked.append(message)
     if rows:
@@ -144,7 +146,7 @@ def _row(alert: Alert, way: str) -> SentAlert:
     )
 
 
-def _told(job: str, alert: Alert, *, changed: bool) -> Message:
+def _told(job: str, alert: Alert, changed: Sequence[str]) -> Message:
     condition, unit = alert.condition, ALERT_METRICS[alert.condition.metric].unit
     if condition.is_of_rows:
         unit = Unit.PERCENT
@@ -153,7 +155,8 @@ def _told(job: str, alert: Alert, *, changed: bool) -> Message:
     ending = f"that raises an alert ({condition.text})" if alert.is_raised else f"the alert is over ({condition.text})"
     state = "unknown" if alert.value is None else "raised" if alert.is_raised else "quiet"
     return Message(
-        job, condition.metric, condition.text, alert.value, unit.value, alert.is_raised, state, changed,
+        job, condition.metric, condition.text, alert.value, unit.value, alert.is_raised, state, bool(changed),
+        "airflow" in changed,
         f"{now}, {ending}. More: {more}", more,
     )  # fmt: skip
 
@@ -184,15 +187,18 @@ def _to_command(config: JobConfig, message: Message) -> bool:
             cwd=config.home,
             timeout=_PATIENCE["command"],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             check=True,
         )
     except subprocess.CalledProcessError as error:
         return _failed(
             "tell.command", f"it ended with exit code {error.returncode}: {str(error.stderr).strip()[-500:]}"
         )
-    except (OSError, subprocess.SubprocessError) as error:
-        return _failed("tell.command", str(error))
+    except subprocess.TimeoutExpired:  # its text has the command, which may hold a secret
+        return _failed("tell.command", f"it took longer than {_PATIENCE['command']:.0f} s")
+    except OSError as error:
+        return _failed("tell.command", f"it cannot be started: {error.strerror}")
     return True
 
 
@@ -202,13 +208,13 @@ def _to_webhook(config: JobConfig, message: Message) -> bool:
     from urllib.error import HTTPError, URLError
     from urllib.request import Request, urlopen
 
-    request = Request(  # noqa: S310  loading allows http and https only
-        str(config.tell.webhook),
-        json.dumps(asdict(message)).encode(),
-        {"Content-Type": "application/json"},
-        method="POST",
-    )
     try:
+        request = Request(  # noqa: S310  loading allows http and https only
+            str(config.tell.webhook),
+            json.dumps(asdict(message)).encode(),
+            {"Content-Type": "application/json"},
+            method="POST",
+        )
         with urlopen(request, timeout=_PATIENCE["webhook"]):  # noqa: S310
             return True
     except HTTPError as error:

@@ -312,15 +312,16 @@ def run(
     if ctx.meta.get(REPORT_FILE) is None:  # a scheduler gives the interval of each of its runs
         _note_unused_interval(config, options)
     steps = RunSteps(config)
-    if check:
-        steps.check()
     try:
+        if check:
+            steps.check()
         report = steps.run(lambda: _run(config, options, runner, without_spark=without_spark))
         failed = steps.verify() if verify else None
     except HeadraceError:  # the lag of a job whose runs fail grows, too
         steps.tell(is_scheduled=False)
         raise
-    steps.tell(is_scheduled=ctx.meta.get(REPORT_FILE) is not None)
+    # Airflow gets no report of a run whose verification failed.
+    steps.tell(is_scheduled=failed is None and ctx.meta.get(REPORT_FILE) is not None)
     content, blocks = plain_report(report), [*_blocks(report, options)]
     content |= {"steps": steps.taken, "compaction_due": steps.compaction_due, "alerts": steps.alerts}
     if report.pending is not None and config.replay.follow == "automatic" and not no_follow:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.config._values import parse_duration
-from headrace.metrics import ALERT_METRICS, Unit
+from headrace.metrics import ALERT_METRICS, METRICS, Unit
 from headrace.names import did_you_mean
 
 _FORM: Final = re.compile(r"(?P<sign>>=|<=|>|<)\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<rest>.*)")
@@ -67,13 +67,13 @@ def _of_unit(plain: Condition, unit: Unit, rest: str) -> Condition | None:
         return None if rest not in _PERIODS else _changed(plain, plain.number, period=_PERIODS[rest])
     if unit is Unit.MILLISECONDS:
         try:
-            span = parse_duration(f"{plain.number:g}{rest}".replace(" ", ""))
+            span = parse_duration(f"{plain.number:.15g}{rest}".replace(" ", ""))
         except ValueError:
             return None
         return _changed(plain, span.total_seconds() * 1000)
     if unit is Unit.BYTES:
         return None if rest not in _BYTES else _changed(plain, plain.number * _BYTES[rest])
-    if rest == OF_ROWS:
+    if rest == OF_ROWS and plain.metric in METRICS:  # a job as a whole has no rows
         return _changed(plain, plain.number, is_of_rows=True)
     return None if rest else plain
 

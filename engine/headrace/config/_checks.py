@@ -541,11 +541,19 @@ def _alerts(config: JobConfig) -> Iterator[Problem]:
             parse_condition(metric, text)
         except ValueError as error:
             yield f"alerts.{metric}", str(error)
-    if config.tell.webhook is not None and urlsplit(config.tell.webhook).scheme not in {"http", "https"}:
-        yield "tell.webhook", "it has to begin with http:// or https://"
+    if config.tell.webhook is not None and not _is_web_address(config.tell.webhook):
+        yield "tell.webhook", "it has to begin with http:// or https://, and to name a server"
     wasted = [key for key, way in _told(config) if way]
     if wasted and not config.alerts:
         yield wasted[0], "nobody is told of anything without `alerts`: give some, or remove this"
+
+
+def _is_web_address(url: str) -> bool:
+    try:
+        place = urlsplit(url)
+        return place.scheme in {"http", "https"} and bool(place.hostname) and place.port != 0
+    except ValueError:  # its text has the URL, which may be secret
+        return False
 
 
 def _told(config: JobConfig) -> list[tuple[str, object]]:

@@ -15,6 +15,9 @@ import yaml
 from deltalake import DeltaTable
 
 from headrace import clock
+from headrace.cli import alerts
+from headrace.cli.findings import Finding
+from headrace.errors import ConfigError
 from tests.unit.support.demo_job import START
 
 HOUR = 3_600_000
@@ -237,6 +240,8 @@ def test_growth_begins_at_an_earlier_checkpoint(headrace, home, change, deliver,
         ({"alerts": {"lag": "> 2 GB"}}, "alerts.lag: '> 2 GB': 'GB' does not fit ms: write it as '> 2h'"),
         ({"alerts": {"late": "> 3 % of row"}}, "alerts.late"),
         ({"alerts": {"late": ">> 3"}}, "alerts.late"),
+        ({"alerts": {"waiting": "> 1 % of rows"}}, "alerts.waiting"),
+        ({"alerts": {"late": "> 3"}, "tell": {"webhook": "http://[x/y"}}, "tell.webhook: it has to begin with http"),
         ({"alerts": {"late": "> -3"}}, "alerts.late"),
         ({"alerts": {"late": "> nan"}}, "alerts.late"),
         ({"alerts": {"state_growth": "> 3 %"}}, "write it as '> 20 % a week'"),
@@ -255,3 +260,70 @@ def test_wrong_alert_is_refused_with_its_line(headrace, change, keys, problem):
 def test_metrics_of_alerts_are_listed(headrace):
     listed = json.loads(headrace("alerts --metrics --json").stdout)["metrics"]
     assert {"lag", "waiting_for", "state_growth", "quarantined", "failures"} <= {metric["metric"] for metric in listed}
+
+
+BROKEN = {
+    "bytes": [sys.executable, "-c", "import sys; sys.stderr.buffer.write(bytes([255])); sys.exit(1)"],
+    "no program": ["/no/such/program", "hush"],
+}
+
+
+@pytest.mark.parametrize("command", BROKEN.values(), ids=BROKEN)
+def test_broken_command_fails_no_run(headrace, change, deliver, command):
+    change(alerts={"rows_in": "> 0"}, tell={"command": command})
+    deliver("2013-02-01", "N1")
+    assert states(result := headrace(RUN)) == {"rows_in": "raised"}
+    assert "tell.command was not told" in result.stderr
+    assert "hush" not in result.stderr
+
+
+def test_slow_command_is_not_shown(headrace, change, deliver, monkeypatch):
+    monkeypatch.setitem(alerts._PATIENCE, "command", 0.2)
+    change(alerts={"rows_in": "> 0"}, tell={"command": [sys.executable, "-c", "import time; time.sleep(60) # hush"]})
+    deliver("2013-02-01", "N1")
+    assert states(result := headrace(RUN)) == {"rows_in": "raised"}
+    assert "it took longer than" in result.stderr
+    assert "hush" not in result.stderr
+
+
+def test_look_that_breaks_fails_no_run(headrace, change, deliver, monkeypatch):
+    def look(*_):
+        raise RuntimeError("hush")
+
+    monkeypatch.setattr(alerts, "look", look)
+    change(alerts={"rows_in": "> 0"})
+    deliver("2013-02-01", "N1")
+    result = headrace(RUN)
+    assert (result.exit_code, json.loads(result.stdout)["alerts"]) == (0, [])
+    assert "this look at them failed, and the next one tells: RuntimeError" in result.stderr
+
+
+def test_failed_check_sends_alerts(headrace, change, deliver, messages, later, monkeypatch):
+    def broken(*_, **__):
+        raise ConfigError("the pipeline is broken")
+
+    change(alerts={"lag": "> 2h"})
+    deliver("2013-02-01", "N1")
+    headrace(RUN)
+    later(3 * HOUR)
+    monkeypatch.setattr("headrace.cli.run_steps.findings_of", broken)
+    assert headrace(f"{RUN} --check").exit_code == 2
+    assert messages() == [("lag", True)]
+
+
+def test_failed_verification_leaves_airflow_for_later(headrace, change, deliver, monkeypatch, tmp_path):
+    change(alerts={"rows_in": "> 0"}, airflow={"on_alert": "pager:tell"})
+    deliver("2013-02-01", "N1")
+    report = tmp_path / "report.json"
+    with monkeypatch.context() as patch:
+        patch.setattr("headrace.cli.run_steps.verified", lambda _: [Finding("sink board", "fail", "it is gone")])
+        assert headrace(f"{RUN} --verify --report {report}").exit_code == 1
+    for calls in True, False:
+        headrace(f"{RUN} --verify --report {report}")
+        (alert,) = json.loads(report.read_text())["alerts"]
+        assert alert["calls_airflow"] is calls
+
+
+def test_long_times_are_conditions(headrace, change):
+    change(alerts={"lag": "> 1234567s"})
+    assert states(headrace("alerts --json")) == {"lag": "unknown"}

@@ -1,4 +1,4 @@
-"""One Airflow on PostgreSQL for all ways to run a job; the scenarios run at the same time."""
+"""One Airflow on PostgreSQL, and in long tests one on SQLite, for all ways to run a job; the scenarios run at the same time."""
 
 from __future__ import annotations
 
@@ -45,9 +45,20 @@ def airflow_database() -> None:
     """Replace the SQLite database that the other tests of Airflow use in their own process."""
 
 
+@pytest.fixture(scope="module", params=["postgresql", pytest.param("sqlite", marks=pytest.mark.long)])
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the address of an empty database: one for production, and the one of a laptop."""
+    if request.param == "postgresql":
+        with postgres() as address:
+            yield address
+    else:
+        yield f"sqlite:///{tmp_path_factory.mktemp('database') / 'airflow.db'}?timeout=60"
+
+
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Return the jobs by name, with their first input files."""
+def jobs(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Return the jobs by name, with their first input files; new ones for each database."""
+    del database
     folder = tmp_path_factory.mktemp("live") / "home"
     interval, caught_up = {"mode": "interval"}, {"mode": "caught_up"}
     jobs = {
@@ -60,7 +71,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         "all": DailyJob(folder, "all", **caught_up),
         "typo": DailyJob(folder, "typo", **caught_up),
         "cancelled": DailyJob(folder, "cancelled", **interval, compaction={"every": 2}),
-        "looked": DailyJob(folder, "looked", **interval, compaction={"every": 2}),
+        "looked": DailyJob(folder, "looked", **interval, compaction={"every": 2}, alerts={"lag": "> 1h"}),
         "board": DailyJob(folder, "board", **caught_up, schedule=None, cluster="spark"),
     }
     delivered = {
@@ -96,30 +107,27 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def airflow(jobs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
+def airflow(database: str, jobs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     """Start an Airflow that knows the DAGs of all jobs."""
-    with postgres() as database:
-        airflow = Airflow(tmp_path_factory.mktemp("airflow"), jobs["days"].folder, database)
-        for file in ("dags/headrace_jobs.py", "dags/headrace_errors.py", "tests/airflow/live/own_dags.py"):
-            shutil.copy(PROJECT / file, airflow.dags)
-        with airflow.running():
-            airflow.wait_for(
-                "the DAGs", lambda: {dag["dag_id"] for dag in airflow.api.get("/dags")["dags"]} >= DAGS, 300
-            )
-            yield airflow
+    airflow = Airflow(tmp_path_factory.mktemp("airflow"), jobs["days"].folder, database)
+    for file in ("dags/headrace_jobs.py", "dags/headrace_errors.py", "tests/airflow/live/own_dags.py"):
+        shutil.copy(PROJECT / file, airflow.dags)
+    with airflow.running():
+        airflow.wait_for("the DAGs", lambda: {dag["dag_id"] for dag in airflow.api.get("/dags")["dags"]} >= DAGS, 300)
+        yield airflow
 
 
 @pytest.fixture(scope="module")
 def scenarios(
     airflow: Airflow, jobs: dict[str, Any], request: pytest.FixtureRequest
 ) -> Iterator[dict[str, Future[None]]]:
-    """Start all scenarios under test; return them by name."""
+    """Start all scenarios under test; return them by name. On SQLite one goes on after the other, as for one person."""
     chosen = {
         item.callspec.params.get("name")
         for item in request.session.items
         if isinstance(item, pytest.Function) and hasattr(item, "callspec")
     }
-    with ThreadPoolExecutor(len(SCENARIOS)) as threads:
+    with ThreadPoolExecutor(1 if airflow.is_on_sqlite else len(SCENARIOS)) as threads:
         yield {
             scenario.__name__: threads.submit(scenario, airflow, jobs)
             for scenario in SCENARIOS

@@ -37,7 +37,7 @@ class FlightsJob(Home):
             "job": name,
             "schedule": {"cron": "0 0 * * *", "start": FIRST_DAY, "timezone": "UTC", "automatic": False},
             "run": {"budget": "5m", "grace": "1m", "retries": 1, "retry_delay": "2s"},
-            "replay": {"promote": "approval"},
+            "replay": {"promote": "approval", "show_rows": 10},
             "compaction": {"every": None},
             "sources": {
                 "flight_events": {"format": "delta", "path": self.table, "interval": interval, "on_change": "skip"}
@@ -93,7 +93,7 @@ def flights_approved_in_a_browser(airflow: Airflow, jobs: dict[str, Any]) -> Non
             shown = page.read("Approve makes the result live")
             for text in ("2013-01-01 to 2013-01-02 and all later", "flight_board (sink)", "rewrite/MERGE of source"):
                 assert text in shown
-            page.picture("airflow-replay-approve")
+            page.picture("airflow-replay-approve", 1280, 1800)
             # Airflow repeats a question whose answer came too early: then there is a button again.
             airflow.wait_for("an answer", lambda: page.click("Approve") or replay.has_ended(run, "approve"), 60)
             page.read("Response received")

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
 _PROGRAMS = Path(sys.executable).parent
 _STARTS_WITHIN = 300
 _ENDS_WITHIN = 30
+_BUSY_FOR = 60
+_MOST_RESTARTS = 3
 
 
 class ApiError(Exception):
@@ -64,6 +68,17 @@ class Api:
         self._send("DELETE", f"/api/v2{path}", None)
 
     def _send(self, method: str, path: str, content: Mapping[str, Any] | None) -> Any:
+        """Send a request, again while the server refuses it because its SQLite is busy (503)."""
+        until = clock.monotonic() + _BUSY_FOR
+        while True:
+            try:
+                return self._sent(method, path, content)
+            except ApiError as error:
+                if error.status != HTTPStatus.SERVICE_UNAVAILABLE or clock.monotonic() > until:
+                    raise
+            clock.sleep(1)
+
+    def _sent(self, method: str, path: str, content: Mapping[str, Any] | None) -> Any:
         request = urllib.request.Request(  # noqa: S310  an address of this machine
             f"{self._url}{path}",
             method=method,
@@ -94,7 +109,9 @@ class Airflow:
         self.api = Api(self.url)
         self._passwords = folder / "passwords.json"
         self.environment = {**os.environ, **_settings(folder, home, database, self.url, self._passwords, port)}
+        self.is_on_sqlite = database.startswith("sqlite")
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._restarts: Counter[str] = Counter()
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -108,13 +125,25 @@ class Airflow:
         with ExitStack() as stack:
             stack.callback(self._end)
             for service in SERVICES:
-                log = stack.enter_context((self.folder / f"{service}.log").open("wb"))
-                self._processes[service] = subprocess.Popen(
-                    [str(_PROGRAMS / "airflow"), service],
-                    env=self.environment, cwd=self.folder, stdout=log, stderr=log, start_new_session=True,
-                )  # fmt: skip
+                self._start(service)
             self.wait_for("the API server", self._answers, _STARTS_WITHIN)
             yield
+
+    def _start(self, service: str) -> None:
+        with (self.folder / f"{service}.log").open("ab") as log:
+            self._processes[service] = subprocess.Popen(
+                [str(_PROGRAMS / "airflow"), service],
+                env=self.environment, cwd=self.folder, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def _check(self, service: str) -> None:
+        """Fail if a service has ended. On SQLite, where one can end because another one holds the database, start it again."""
+        if self._processes[service].poll() is None:
+            return
+        self._restarts[service] += 1
+        assert self.is_on_sqlite, f"{service} has ended: {self._log(service)}"
+        assert self._restarts[service] <= _MOST_RESTARTS, f"{service} has ended too often: {self._log(service)}"
+        self._start(service)
 
     def command(self, *words: str) -> str:
         """Run `airflow WORDS`, and return what it prints."""
@@ -132,8 +161,8 @@ class Airflow:
         """
         until = clock.monotonic() + seconds
         while not (value := condition()):
-            for service, process in self._processes.items():
-                assert process.poll() is None, f"{service} has ended: {self._log(service)}"
+            for service in SERVICES:
+                self._check(service)
             assert clock.monotonic() < until, f"{what} did not come within {seconds:.0f} s\n{self._log('scheduler')}"
             clock.sleep(1)
         return value

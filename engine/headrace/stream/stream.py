@@ -929,10 +929,12 @@ class Stream(StreamBase[R]):
 
         `retracting` says whether the stream has `-U` and `-D`. If so, all records of a key are stored, and a retraction
         of a record that is not stored goes to the side output `unmatched`, or else to the quarantine. None: taken from the graph, which does not
-        know what your own process functions emit. `state_ttl` bounds the state: a duration or `StateTtl` after which an
+        know what your own process functions emit. A record of a stream of upserts replaces the row with its unique key, and `-D` needs that key
+        alone. `state_ttl` bounds the state: a duration or `StateTtl` after which an
         entry without a write expires (nothing is emitted then), or `Lifetime.FOREVER`.
 
-        Raises `ValueError` without a key or `state_ttl`, for `n` below 1, and for a field that the record lacks;
+        Raises `ValueError` without a key or `state_ttl`, for `n` below 1, for a field that the record lacks, and for upserts that are not
+        keyed by fields of their unique key;
         `TypeError` for values that cannot be compared, and for a `result` with a field that is neither a field of the
         record nor a rank.
         """

@@ -809,12 +809,13 @@ class Stream(StreamBase[R]):
         `time=TimeDomain.PROCESSING_TIME`, the times are those of the records' micro-batches, and no record is late.
 
         **Without it**, a regular join: every record of one side with every record of the other, for as long as both are
-        kept. Sides may retract records, and the result then does, too. `state_ttl` bounds the state: a duration or
-        `StateTtl` after which a record expires, `Lifetime.FOREVER`, or two of them, for left and right.
+        kept. Sides may retract records, and the result then does, too. A side may have upserts of a key that holds all join
+        fields. A side with updates has one stored row for each unique key that the graph knows. `state_ttl` bounds the state:
+        a duration or `StateTtl` after which a record expires, `Lifetime.FOREVER`, or two of them, for left and right.
 
         Raises `ValueError` for a stream that is not keyed or belongs to another pipeline, a regular join without
-        `state_ttl`, and an interval join with `state_ttl`, or of a stream that may retract records; `TypeError` where
-        the keys' types differ, and for an `emit` that does not fit.
+        `state_ttl`, and an interval join with `state_ttl`, or of a stream that may retract records; for upserts whose key lacks a
+        join field; `TypeError` where the keys' types differ, and for an `emit` that does not fit.
         """
         function, gives = join_function(
             self,
@@ -843,7 +844,7 @@ class Stream(StreamBase[R]):
         """Keep the records whose key has a record of `other`, for which `on(left, right)` is true: `IN` and `EXISTS` of SQL.
 
         Each record is emitted once, however many match, as soon as the first one is there; it is taken back (`-D`) when the last one is
-        retracted. Lifetimes, null keys of `other` and errors are as for `join`; a record with a null key goes to the quarantine.
+        retracted. Lifetimes, upserts, null keys of `other` and errors are as for `join`; a record with a null key goes to the quarantine.
         """
         function = match_function(self, f"semi_join '{name}'", other, is_anti=False, on=on, state_ttl=state_ttl)
         return self._operated(name, function, self._record, other)
@@ -862,7 +863,7 @@ class Stream(StreamBase[R]):
 
         A record is emitted at once, taken back (`-D`) when one of `other` matches it, and emitted again when the last match is
         retracted. A record with a null key has no match, so it is kept; `null_keys=NullKeys.QUARANTINE` sends it to the quarantine.
-        Lifetimes and errors are as for `join`. To wait for a match, and emit a record once that is not possible any more, join with
+        Lifetimes, upserts and errors are as for `join`. To wait for a match, and emit a record once that is not possible any more, join with
         `within` and `JoinType.LEFT`.
         """
         function = match_function(

@@ -457,7 +457,7 @@ class OperatorFunction:
 
     retracts: bool = False
     declared: frozenset[str] = frozenset()
-    takes_upserts: ClassVar[tuple[int, ...]] = ()
+    takes_upserts: tuple[int, ...] = ()
     """Numbers of the inputs whose updates may come without their old rows."""
     takes_null_keys: tuple[int, ...] = ()
     """Numbers of the inputs whose records come also with a null key, as `NULL_KEY`. Those of other inputs go to the quarantine."""

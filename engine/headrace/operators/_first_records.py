@@ -5,7 +5,8 @@ First records of each key, with their ranks, as a changelog (Flink: `ROW_NUMBER(
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,12 +19,33 @@ from headrace.api.records import RowKind, Struct
 from headrace.api.states import MapState, ValueState
 from headrace.api.ttl import StateTtl
 from headrace.names import counted
+from headrace.operators._accumulators import distinct_text
 from headrace.operators._event_time import freed_by
 from headrace.operators._normalize import OF_KEY, unmatched
 from headrace.operators._ranking import Ranking
+from headrace.operators._value_types import are_equal
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
+
+
+class UniqueKey:
+    """Fields that tell the rows of a stream apart."""
+
+    def __init__(self, fields: tuple[str, ...]) -> None:
+        """Take the fields."""
+        self.fields = fields
+        self.values: Callable[[Any], Any] = attrgetter(*fields)
+        """Return the values of a record, which are equal where the texts are."""
+
+    def text(self, record: Any) -> str:
+        """Return the JSON text of the values of a record, the same for equal values. Raises `ValueError` for NaN and infinity."""
+        texts = [distinct_text(getattr(record, name)) for name in self.fields]
+        return f"[{','.join(texts)}]"
+
+    def __str__(self) -> str:
+        """Return the fields, for people."""
+        return ", ".join(self.fields)
 
 
 class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
@@ -106,53 +128,63 @@ class RetractableTopFunction(TopFunction[In, Out]):
         the quarantine.
         """
         stored = await self.top.value() or []
-        row = self._ranking.row_of(record, ctx.timestamp)
-        rows = await self._filled(stored)
-        if ctx.row_kind.is_retraction:
-            after = await self._without(rows, row)
-            if after is None:
-                self._unmatched(record, ctx)
-                after = rows
-        else:
-            after = await self._trimmed(self._ranking.inserted(rows, row), row)
+        after = await self._changed(await self._filled(stored), record, ctx)
         if not _same(after, stored):
             await (self.top.update(after) if after else self.top.clear())
             self._emit(ctx, stored, after)
+
+    async def _changed(self, rows: list[Any], record: In, ctx: Context) -> list[Any]:
+        """Return the first rows behind a change."""
+        row = self._ranking.row_of(record, ctx.timestamp)
+        if not ctx.row_kind.is_retraction:
+            return await self._trimmed(self._ranking.inserted(rows, row), row)
+        after = await self._without(rows, row)
+        if after is None:
+            self._unmatched(record, ctx)
+        return rows if after is None else after
 
     async def _without(self, rows: list[Any], row: Any) -> list[Any] | None:
         """Return the first rows without `row`; None if there is no such row."""
         place = self._ranking.place_of(rows, row)
         if place is not None:
-            return await self._filled([*rows[:place], *rows[place + 1 :]])
+            return await self._filled(_without_place(rows, place))
         equal = await self.rest.get(row.order) or []
         place = self._ranking.place_of(equal, row)
         if place is None:
             return None
-        await self._keep(row.order, [*equal[:place], *equal[place + 1 :]])
+        await self._keep(row.order, _without_place(equal, place))
         return rows
 
     async def _trimmed(self, rows: list[Any], new: Any) -> list[Any]:
         """Return the first rows, and move the others into `rest`: before rows of equal value and time, except for a new row."""
         first, others = rows[: self._ranking.n], rows[self._ranking.n :]
         for row in reversed(others):
-            equal = await self.rest.get(row.order) or []
-            await self._keep(row.order, self._ranking.inserted(equal, row, before_equal=row is not new))
+            await self._put_behind(row, is_new=row is new)
         return first
+
+    async def _put_behind(self, row: Any, *, is_new: bool) -> None:
+        """Add a row to `rest`."""
+        equal = await self.rest.get(row.order) or []
+        await self._keep(row.order, self._ranking.inserted(equal, row, before_equal=not is_new))
 
     async def _filled(self, rows: list[Any]) -> list[Any]:
         """Return `n` rows, if there are as many: rows of `rest` move up. There may be more, if `n` was larger before."""
         rows = list(rows)
-        while len(rows) < self._ranking.n:
-            first_entry = None
-            async for entry in self.rest.entries():
-                first_entry = entry
-                break
-            if first_entry is None:
-                break
-            order, (first, *others) = first_entry
-            await self._keep(order, others)
-            rows.append(first)
+        while len(rows) < self._ranking.n and (row := await self._moved_up()) is not None:
+            rows.append(row)
         return rows
+
+    async def _moved_up(self) -> Any:
+        """Remove the first row of `rest`, and return it; None without rows."""
+        first_entry = None
+        async for entry in self.rest.entries():
+            first_entry = entry
+            break
+        if first_entry is None:
+            return None
+        order, (first, *others) = first_entry
+        await self._keep(order, others)
+        return first
 
     async def _keep(self, order: str, rows: list[Any]) -> None:
         await (self.rest.put(order, rows) if rows else self.rest.remove(order))
@@ -174,16 +206,122 @@ class RetractableTopFunction(TopFunction[In, Out]):
         return {**super().described(), "state_kept": kept, "unmatched_retractions": unmatched}
 
 
+class UpsertTopFunction(RetractableTopFunction[In, Out]):
+    """First records of a stream of upserts: a record replaces the row with its unique key (Flink: `UpdatableTopNFunction`).
+
+    `places` has the sort text of each row in `rest`, by the text of its unique key. With a TTL, a place can expire before the list in
+    `rest` that has its row, which has been written for others: such a row has expired, too.
+    """
+
+    takes_upserts = (0,)
+    needs_keys_of_deletions = True
+
+    places: MapState[str, str]
+
+    def __init__(self, ranking: Ranking, ttl: StateTtl | None, unique: UniqueKey) -> None:
+        """Take the ranking, the TTL of the states, and the unique key of the records."""
+        super().__init__(ranking, ttl)
+        self._unique = unique
+        self.read_of_deletions = unique.fields
+
+    async def _changed(self, rows: list[Any], record: In, ctx: Context) -> list[Any]:
+        """Return the first rows behind a change. A record that equals its row changes nothing, but lets the row live longer."""
+        first = self._row_of_key(rows, record)
+        behind = await self._row_behind(record) if first is None else None
+        old = behind if first is None else first
+        if ctx.row_kind.is_retraction:
+            if old is None:
+                self._unmatched(record, ctx)
+        elif old is not None and are_equal(old.record, record):
+            await self._renew(rows, behind)
+            return rows
+        if behind is not None:
+            await self._remove_behind(behind)
+        left = [row for row in rows if row is not first]
+        if ctx.row_kind.is_retraction:
+            return await self._filled(left)
+        return await self._with_new(left, self._ranking.row_of(record, ctx.timestamp))
+
+    async def _with_new(self, rows: list[Any], row: Any) -> list[Any]:
+        """Return the first rows with a new one. Before it, rows of `rest` move up where it may come behind them."""
+        if not rows or not self._ranking.is_before(row, rows[-1]):
+            rows = await self._filled(rows)
+        return await self._trimmed(self._ranking.inserted(rows, row), row)
+
+    async def _renew(self, rows: list[Any], behind: Any) -> None:
+        """Write again what has the row of a record that equals it: `behind`, a row of `rest`, or one of the first rows."""
+        if self._ttl is None:
+            return
+        if behind is None:
+            await self.top.update(rows)
+        else:
+            await self.rest.put(behind.order, await self.rest.get(behind.order) or [])
+            await self.places.put(self._unique.text(behind.record), behind.order)
+
+    # ------------------------------------------------------------------------------------------- rows behind the first
+
+    def _row_of_key(self, rows: Sequence[Any], record: Any) -> Any:
+        """Return the row with the unique key of a record; None without one."""
+        values = self._unique.values(record)
+        return next((row for row in rows if self._unique.values(row.record) == values), None)
+
+    async def _row_behind(self, record: Any) -> Any:
+        """Return the row of `rest` with the unique key of a record; None without one."""
+        order = await self.places.get(self._unique.text(record))
+        return None if order is None else self._row_of_key(await self.rest.get(order) or [], record)
+
+    async def _remove_behind(self, row: Any) -> None:
+        """Remove a row of `rest`, and its place."""
+        await self._keep(row.order, await self._others(row))
+        await self.places.remove(self._unique.text(row.record))
+
+    async def _others(self, row: Any) -> list[Any]:
+        """Return the rows of `rest` with the sort text of a row, and another unique key."""
+        values = self._unique.values(row.record)
+        rows = await self.rest.get(row.order) or []
+        return [other for other in rows if self._unique.values(other.record) != values]
+
+    async def _put_behind(self, row: Any, *, is_new: bool) -> None:
+        """Add a row to `rest`, in place of an expired one with its unique key, and its place."""
+        others = await self._others(row)
+        await self._keep(row.order, self._ranking.inserted(others, row, before_equal=not is_new))
+        await self.places.put(self._unique.text(row.record), row.order)
+
+    async def _moved_up(self) -> Any:
+        """Remove the first row of `rest`, with its place, and return it; None without rows. Expired rows before it are removed."""
+        while (row := await super()._moved_up()) is not None:
+            key = self._unique.text(row.record)
+            if await self.places.get(key) == row.order:
+                await self.places.remove(key)
+                return row
+        return None
+
+    def described(self) -> dict[str, Any]:
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
+        return {**super().described(), "replaces": f"the row with the same {self._unique}"}
+
+
+def _without_place(rows: Sequence[Any], place: int) -> list[Any]:
+    return [*rows[:place], *rows[place + 1 :]]
+
+
 def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
-def top_n(takes: type[In], ranks: Ranks, *, retracting: bool, ttl: StateTtl | None) -> KeyedProcessFunction[In, Any]:
-    """Return the function of `Stream.top`. Errors are those of `Ranking`."""
-    ranking = Ranking(takes, ranks, windowed=False)
+def top_n(
+    takes: type[In],
+    ranks: Ranks,
+    *,
+    retracting: bool,
+    ttl: StateTtl | None,
+    upsert_key: tuple[str, ...] = (),
+) -> KeyedProcessFunction[In, Any]:
+    """Return the function of `Stream.top`. With an `upsert_key`, records replace each other by it. Errors are those of `Ranking`."""
+    ranking = Ranking(takes, ranks, windowed=False, unique=upsert_key)
     gives, rows = ranking.gives, ranking.rows
 
-    if not retracting:
+    if not retracting and not upsert_key:
 
         class Top(TopFunction[takes, gives]):  # type: ignore[valid-type]  # known when it is called
             top = ValueState("top", rows, ttl=ttl)
@@ -194,7 +332,12 @@ def top_n(takes: type[In], ranks: Ranks, *, retracting: bool, ttl: StateTtl | No
         top = ValueState("top", rows, ttl=ttl)
         rest = MapState("rest", str, rows, ttl=ttl)
 
-    return RetractableTop(ranking, ttl)
+    class UpsertTop(UpsertTopFunction[takes, gives]):  # type: ignore[valid-type]  # known when it is called
+        top = ValueState("top", rows, ttl=ttl)
+        rest = MapState("rest", str, rows, ttl=ttl)
+        places = MapState("places", str, str, ttl=ttl)
+
+    return UpsertTop(ranking, ttl, UniqueKey(upsert_key)) if upsert_key else RetractableTop(ranking, ttl)
 
 
 class Kept(Struct, frozen=True):

@@ -212,8 +212,11 @@ class Ranking:
     compared, and for a field of the result that nothing defines; `ValueError` for a field that the records lack.
     """
 
-    def __init__(self, takes: type[Struct], ranks: Ranks, *, windowed: bool) -> None:
-        """Read the types. `windowed` is true if there are windows, whose start and end the result may contain."""
+    def __init__(self, takes: type[Struct], ranks: Ranks, *, windowed: bool, unique: tuple[str, ...] = ()) -> None:
+        """Read the types. `windowed` is true if there are windows, whose start and end the result may contain.
+
+        Stored records of another `unique` key are in another field: a change of the key refuses the stored state.
+        """
         self.takes = takes
         self.gives = ranks.result or takes
         self.n = ranks.n
@@ -235,7 +238,11 @@ class Ranking:
             self._bounds = {name for name, maker in makers.items() if maker in {_start, _end}}
         self._is_ranked = bool(self._rank_fields)
         self.row: Any = msgspec.defstruct(
-            f"Ranked{takes.__name__}", [("order", str), ("at", int), ("record", takes)], bases=(Row,), frozen=True
+            f"Ranked{takes.__name__}",
+            [("order", str), ("at", int), ("record", takes)],
+            bases=(Row,),
+            frozen=True,
+            rename={"order": "_".join(["order_by", *unique])} if unique else None,
         )
         self.rows: Any = list[self.row]  # type: ignore[name-defined]  # known when it is called
 
@@ -297,6 +304,11 @@ class Ranking:
         bisect = bisect_left if before_equal else bisect_right
         place = bisect(rows, _place(row), key=_place)
         return [*rows[:place], row, *rows[place:]]
+
+    @staticmethod
+    def is_before(row: Any, other: Any) -> bool:
+        """Return whether a row comes before another one, whichever of them arrived first."""
+        return _place(row) < _place(other)
 
     def with_records(self, rows: Sequence[Any], records: Sequence[BundledRecord], *, keeps_all: bool) -> list[Any]:
         """Return sorted rows with new records, the last to arrive: all of them, or those that `first` needs.

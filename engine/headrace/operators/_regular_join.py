@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
-
-import msgspec
 
 from headrace.api.batches import Bundle, BundleFunction
 from headrace.api.changelog import ChangelogMode, StreamChanges
 from headrace.api.functions import Context
 from headrace.api.graph import name_of
 from headrace.api.options import JoinFunction, JoinType
-from headrace.api.records import RowKind, Struct, canonical_encoder
+from headrace.api.records import RowKind, Struct
 from headrace.api.states import MapState
 from headrace.api.ttl import Lifetime, StateTtl
 from headrace.operators._event_time import LAST_TIME
+from headrace.operators._joined_rows import RowForm, Side, SingleRow, is_same, sides_of
 from headrace.operators._normalize import unmatched
 from headrace.operators._value_types import are_equal
 
@@ -35,70 +33,44 @@ def fits(on: Condition, input_: int, record: Any, partner: Any) -> bool:
     return bool(on(partner, record) if input_ else on(record, partner))
 
 
-_encode = canonical_encoder("sorted")
 _ROW_KINDS = tuple(RowKind)
 
 
-class _Kept(Struct, frozen=True):
-    """A record of one side. The class of a join adds the `record`.
-
-    `at` is its event time (ms). `copies` has the number of equal records for each number of matches on the other side. If
-    a side appears only in pairs, all its copies count under 0.
-    """
-
-    at: int
-    copies: dict[int, int]
-
-    @property
-    def total(self) -> int:
-        return sum(self.copies.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One side of a join: its number, its name for people, and whether its unmatched records are in the result."""
-
-    number: int
-    name: str
-    is_kept: bool
-    type: Any
-    """Class in which its records are stored."""
-    ttl: StateTtl | None
+Rows = MapState[Any, Any] | SingleRow
+"""Stored records of a side under the key whose code runs, by their names."""
 
 
 class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
     """Joins two changelogs of equal keys, as Flink's `StreamingJoinOperator` does.
 
-    The state of a side is a multiset: a map from a record's digest to the record and the number of its copies. For a
-    side whose unmatched records are in the result, it also holds the number of matches of each copy: the first match
-    retracts the copy's unmatched row, and the loss of the last match emits it again.
+    The state of a side is a multiset: a map from a record's digest to the record and the number of its copies. A side with a
+    known unique key has one row for each, and takes upserts: a record takes the place of the one before it. For a side whose
+    unmatched records are in the result, the state also holds the number of matches of each copy: the first match retracts
+    the copy's unmatched row, and the loss of the last match emits it again.
     """
 
     KIND = "join"
     TAKER = "join"
 
-    left: MapState[str, Any]
-    right: MapState[str, Any]
+    left: Any
+    right: Any
 
     def __init__(
         self,
         emit: Callable[..., Any],
         how: JoinType,
-        types: tuple[type, type],
-        lifetimes: tuple[StateTtl | None, StateTtl | None],
+        sides: tuple[Side, Side],
         *,
         on: Condition | None,
         retracting: bool,
     ) -> None:
-        """Take the stored classes of both sides, and the TTLs of their states; records match where `on` is true, None: all of a key."""
+        """Take both sides. Records match where `on` is true, None: all of a key."""
         self._emit = emit
         self._on = on
         self._how = how
-        self._sides = (
-            Side(0, "left", how.keeps_left, types[0], lifetimes[0]),
-            Side(1, "right", how.keeps_right, types[1], lifetimes[1]),
-        )
-        self._both_ways = (self._sides, self._sides[::-1])
+        self._sides = sides
+        self._both_ways = (sides, sides[::-1])
+        self.takes_upserts = tuple(side.number for side in sides if side.form.is_upsert)
         self.retracts = retracting or how is not JoinType.INNER
 
     async def process1(self, record: In1, ctx: Context, /) -> None:
@@ -112,10 +84,10 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
     async def _process(self, record: Struct, ctx: Context, side: Side, other: Side) -> None:
         if ctx.row_kind.is_retraction:
             await self._take_back(record, ctx, ctx.row_kind, side, other)
-        elif self._how is JoinType.INNER:
+        elif self._how is JoinType.INNER and not side.is_unique:
             await self._pair(record, ctx, ctx.row_kind, side, await self._stored(other))
         else:
-            await self._add(record, ctx, side, other)
+            await self._set(record, ctx, side, other)
 
     @property
     def takes_bundles(self) -> bool:
@@ -144,39 +116,73 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
 
     async def _stored(self, side: Side) -> Sequence[Any]:
         """Return the records of a side."""
-        return [kept async for kept in self._state(side).values()]
+        return [kept async for kept in self._rows(side).values()]
 
     async def _pair(self, record: Struct, ctx: Context, kind: RowKind, side: Side, partners: Sequence[Any]) -> None:
         """Add a record to an inner join."""
-        own, name = self._state(side), _digest(record)
+        own, name = self._rows(side), side.name_of(record)
         kept = await own.get(name)
         at = ctx.timestamp if kept is None else kept.at
         on, number = self._on, side.number
         for partner in partners:
             if on is None or fits(on, number, record, partner.record):
                 self._show_pairs(ctx, kind, side, (record, at), partner)
-        copies = {0: 1} if kept is None else {**kept.copies, 0: kept.copies.get(0, 0) + 1}
-        await own.put(name, side.type(at=at, copies=copies, record=record))
+        await own.put(name, side.type.of(record, at, 0) if kept is None else kept.more(0))
 
-    async def _add(self, record: Struct, ctx: Context, side: Side, other: Side) -> None:
-        """Add a record to an outer join."""
-        own, partners = self._state(side), self._state(other)
-        name = _digest(record)
-        kept = await own.get(name)
+    async def _set(self, record: Struct, ctx: Context, side: Side, other: Side) -> None:
+        """Add a record, or put it in the place of the one with its unique key."""
+        name = side.name_of(record)
+        kept = await self._rows(side).get(name)
+        if kept is None or not side.is_unique:
+            await self._add(record, (name, kept), ctx, side, other)
+        elif is_same(kept.record, record):
+            await self._rows(side).put(name, kept)  # renews its lifetime
+        else:
+            await self._replace(kept, record, ctx, side, other)
+
+    async def _add(self, record: Struct, entry: tuple[Any, Any], ctx: Context, side: Side, other: Side) -> None:
+        """Add a record to its entry: the name, and what is stored of its copies."""
+        (name, kept), partners = entry, self._rows(other)
         at = ctx.timestamp if kept is None else kept.at
+        shown = ctx.row_kind if self._how is JoinType.INNER else RowKind.INSERT
         matches = 0
         for partner_name, partner in await self._matching(record, ctx, side, other):
             matches += partner.total
             if other.is_kept:
-                self._show_first_match(ctx, other, partner, partner.copies.get(0, 0))
-                await partners.put(partner_name, _matched(partner, 1))
-            self._show_pairs(ctx, RowKind.INSERT, side, (record, at), partner)
+                self._show_change(ctx, other, partner, 1)
+                await partners.put(partner_name, partner.matched(1))
+            self._show_pairs(ctx, shown, side, (record, at), partner)
         place = matches if side.is_kept else 0
-        copies = {} if kept is None else kept.copies
-        added = side.type(at=at, copies={**copies, place: copies.get(place, 0) + 1}, record=record)
-        await own.put(name, added)
+        added = side.type.of(record, at, place) if kept is None else kept.more(place)
+        await self._rows(side).put(name, added)
         if side.is_kept and self._shows(matches):
             self._show(ctx, RowKind.INSERT, side, added, 1)
+
+    async def _replace(self, old: Any, record: Struct, ctx: Context, side: Side, other: Side) -> None:
+        """Put a record in the place of another one; partners that match both only change their pairs."""
+        name = side.name_of(record)
+        await self._remove_copy(name, old, ctx, side)
+        new, matches = (record, ctx.timestamp), 0
+        for partner_name, partner in await self._partners(ctx, other):
+            did_match, does_match = self._matches(side, old.record, partner), self._matches(side, record, partner)
+            removed, added = self._replaced_kinds(is_update=did_match and does_match)
+            if did_match:
+                self._show_pairs(ctx, removed, side, (old.record, old.at), partner)
+            if other.is_kept and (did_match or does_match):
+                self._show_change(ctx, other, partner, does_match - did_match)
+                await self._rows(other).put(partner_name, partner.matched(does_match - did_match))
+            if does_match:
+                matches += partner.total
+                self._show_pairs(ctx, added, side, new, partner)
+        kept = side.type.of(*new, matches if side.is_kept else 0)
+        await self._rows(side).put(name, kept)
+        if side.is_kept and self._shows(matches):
+            self._show(ctx, RowKind.INSERT, side, kept, 1)
+
+    def _replaced_kinds(self, *, is_update: bool) -> tuple[RowKind, RowKind]:
+        """Return the kinds of pairs with the old record and with the new one, where a partner has both or one of them."""
+        is_shown = is_update and self._how is JoinType.INNER
+        return (RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER) if is_shown else (RowKind.DELETE, RowKind.INSERT)
 
     async def _take_back(self, record: Struct, ctx: Context, kind: RowKind, side: Side, other: Side) -> None:
         name, kept = await self._find(record, side)
@@ -188,46 +194,59 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
         for partner_name, partner in await self._matching(kept.record, ctx, side, other):
             self._show_pairs(ctx, shown, side, (kept.record, kept.at), partner)
             if other.is_kept:
-                await self._state(other).put(partner_name, _matched(partner, -1))
-                self._show_no_match(ctx, other, partner, partner.copies.get(1, 0))
+                await self._rows(other).put(partner_name, partner.matched(-1))
+                self._show_change(ctx, other, partner, -1)
 
-    async def _remove_copy(self, name: str, kept: Any, ctx: Context, side: Side) -> None:
+    async def _remove_copy(self, name: Any, kept: Any, ctx: Context, side: Side) -> None:
         """Remove one copy of a record, and its own row."""
-        # Copies have different numbers of matches only if a TTL removed partners of the earlier copies.
-        place = min(kept.copies)
-        copies = {matches: count for matches, count in kept.copies.items() if matches != place}
-        if kept.copies[place] > 1:
-            copies[place] = kept.copies[place] - 1
-        if copies:
-            await self._state(side).put(name, msgspec.structs.replace(kept, copies=copies))
+        rest = kept.fewer()
+        if rest is None:
+            await self._rows(side).remove(name)
         else:
-            await self._state(side).remove(name)
-        if side.is_kept and self._shows(place):
+            await self._rows(side).put(name, rest)
+        if side.is_kept and self._shows(kept.matches):
             self._show(ctx, RowKind.DELETE, side, kept, 1)
 
-    async def _matching(self, record: Struct, ctx: Context, side: Side, other: Side) -> list[tuple[str, Any]]:
+    async def _matching(self, record: Struct, ctx: Context, side: Side, other: Side) -> list[tuple[Any, Any]]:
         """Return the records of the other side that a record matches, with their names: none for a null key."""
-        if self.has_null_key(ctx):
-            return []
-        on, number, entries = self._on, side.number, self._state(other).entries()
-        return [(name, kept) async for name, kept in entries if on is None or fits(on, number, record, kept.record)]
+        partners = await self._partners(ctx, other)
+        return partners if self._on is None else [entry for entry in partners if self._matches(side, record, entry[1])]
 
-    async def _find(self, record: Struct, side: Side) -> tuple[str, Any]:
+    async def _partners(self, ctx: Context, other: Side) -> list[tuple[Any, Any]]:
+        """Return the records of the other side with their names: none for a null key."""
+        return [] if self.has_null_key(ctx) else [entry async for entry in self._rows(other).entries()]
+
+    def _matches(self, side: Side, record: Any, partner: Any) -> bool:
+        """Return whether a record and a stored one of the other side match."""
+        return self._on is None or fits(self._on, side.number, record, partner.record)
+
+    async def _find(self, record: Struct, side: Side) -> tuple[Any, Any]:
         """Return the name and the entry of a stored record; the entry is None if it is not stored.
 
         A record that was stored before its class got a field with a default has another digest, but is still equal.
         """
-        state, name = self._state(side), _digest(record)
-        kept = await state.get(name)
+        rows, name = self._rows(side), side.name_of(record)
+        kept = await rows.get(name)
+        if side.is_unique:
+            is_it = kept is not None and (side.form.is_upsert or is_same(kept.record, record))
+            return name, kept if is_it else None
         if kept is not None:
             return name, kept
-        async for name, entry in state.entries():
+        async for name, entry in rows.entries():
             if are_equal(entry.record, record):
                 return name, entry
         return name, None
 
-    def _state(self, side: Side) -> MapState[str, Any]:
-        return self.right if side.number else self.left
+    def _rows(self, side: Side) -> Rows:
+        state = self.right if side.number else self.left
+        return SingleRow(state) if side.form.is_single else state
+
+    def _show_change(self, ctx: Context, side: Side, kept: Any, change: int) -> None:
+        """Emit what a match more (1) or less (-1) changes of the own rows of a record."""
+        if change > 0:
+            self._show_first_match(ctx, side, kept, kept.number(0))
+        elif change < 0:
+            self._show_no_match(ctx, side, kept, kept.number(1))
 
     def _shows(self, matches: int) -> bool:
         """Return whether a record with so many matches has a row of its own."""
@@ -272,57 +291,47 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
             "emits": "the row kinds of its inputs" if self._how is JoinType.INNER else "+I and -D",
             "left_kept_for": lifetimes[0],
             "right_kept_for": lifetimes[1],
-            "state_kept": "a row for each key, side and different record",
+            "state_kept": self._kept_rows(),
             "state_freed": "when a record is taken back, "
             + (f"or that long after it was added{renewed} last" if bounded else "and never else"),
         }
 
-
-def _matched(kept: Any, change: int) -> Any:
-    """Return a record whose copies have `change` more matches."""
-    copies: dict[int, int] = {}
-    for matches, count in kept.copies.items():
-        place = max(matches + change, 0)
-        copies[place] = copies.get(place, 0) + count
-    return msgspec.structs.replace(kept, copies=copies)
-
-
-def _digest(record: Struct) -> str:
-    return hashlib.blake2b(_encode(record), digest_size=16).hexdigest()
+    def _kept_rows(self) -> str:
+        """Return what is stored, for people."""
+        if any(side.is_unique for side in self._sides):
+            return "; ".join(f"{side.name}, {side.form}" for side in self._sides)
+        return "a row for each key, side and different record"
 
 
 def _lifetime(ttl: StateTtl | None) -> timedelta | str:
     return Lifetime.FOREVER.value if ttl is None or not ttl.is_active else ttl.ttl
 
 
-def kept_type(record: type[Struct]) -> type[Struct]:
-    """Return the class in which records of a side are stored."""
-    return msgspec.defstruct(f"Joined{record.__name__}", [("record", record)], bases=(_Kept,), frozen=True)
-
-
 def regular_join(
-    sides: tuple[type[In1], type[In2]],
+    records: tuple[type[In1], type[In2]],
     gives: type[Out],
     /,
     *,
     emit: Callable[..., Out],
     how: JoinType,
+    forms: tuple[RowForm, RowForm],
     lifetimes: tuple[StateTtl | None, StateTtl | None],
     on: Condition | None,
     retracting: bool,
 ) -> JoinFunction[In1, In2, Out]:
-    """Return the function that joins records of both `sides` into `gives`.
+    """Return the function that joins `records` of both sides into `gives`.
 
-    `lifetimes` are the TTLs of left and right; `on` says of a left and a right record whether they match; `retracting` says that a side may retract records.
+    `forms` and `lifetimes` are those of the states of left and right; `on` says of a left and a right record whether they match;
+    `retracting` says that a side may retract records.
     """
-    takes1, takes2 = sides
-    types = (kept_type(takes1), kept_type(takes2))
+    takes1, takes2 = records
+    sides = sides_of(records, forms, lifetimes, how)
 
     # The names say on which side matches are counted, and whether by a condition: with another `how`, the stored counts would be wrong.
     counted = "outer" if on is None else "outer_on"
 
     class Join(RegularJoin[takes1, takes2, gives]):  # type: ignore[valid-type]  # known when it is called
-        left = MapState(f"left_{counted}" if how.keeps_left else "left", str, types[0], ttl=lifetimes[0])
-        right = MapState(f"right_{counted}" if how.keeps_right else "right", str, types[1], ttl=lifetimes[1])
+        left = sides[0].state(f"left_{counted}" if how.keeps_left else "left")
+        right = sides[1].state(f"right_{counted}" if how.keeps_right else "right")
 
-    return Join(emit, how, types, lifetimes, on=on, retracting=retracting)
+    return Join(emit, how, sides, on=on, retracting=retracting)

@@ -12,9 +12,9 @@ from headrace.api.changelog import StreamChanges
 from headrace.api.functions import Context
 from headrace.api.options import JoinFunction, JoinType
 from headrace.api.records import RowKind, Struct
-from headrace.api.states import MapState
 from headrace.api.ttl import StateTtl
-from headrace.operators._regular_join import Condition, RegularJoin, Side, kept_type
+from headrace.operators._joined_rows import RowForm, Side, sides_of
+from headrace.operators._regular_join import Condition, RegularJoin
 
 Left = TypeVar("Left", bound=Struct)
 Right = TypeVar("Right", bound=Struct)
@@ -26,16 +26,9 @@ class AntiJoin(RegularJoin[Left, Right, Out]):
 
     TAKER = "anti_join"
 
-    def __init__(
-        self,
-        types: tuple[type, type],
-        lifetimes: tuple[StateTtl | None, StateTtl | None],
-        *,
-        on: Condition | None,
-        retracting: bool,
-    ) -> None:
-        """Take the stored classes of both sides, the TTLs of their states, and the condition beside the key."""
-        super().__init__(_left, JoinType.LEFT, types, lifetimes, on=on, retracting=retracting)
+    def __init__(self, sides: tuple[Side, Side], *, on: Condition | None, retracting: bool) -> None:
+        """Take both sides, and the condition beside the key."""
+        super().__init__(_left, JoinType.LEFT, sides, on=on, retracting=retracting)
         # A first match takes a record back, unless it is what shows the record.
         self.retracts = retracting or not self._shows(1)
 
@@ -77,23 +70,24 @@ def _left(left: Any, _right: Any) -> Any:
 
 
 def semi_join(
-    sides: tuple[type[Left], type[Right]],
+    records: tuple[type[Left], type[Right]],
     /,
     *,
     is_anti: bool,
+    forms: tuple[RowForm, RowForm],
     lifetimes: tuple[StateTtl | None, StateTtl | None],
     on: Condition | None,
     retracting: bool,
 ) -> JoinFunction[Left, Right, Left]:
     """Return the function of `Stream.semi_join`, or of `anti_join`."""
-    takes1, takes2 = sides
-    types = (kept_type(takes1), kept_type(takes2))
+    takes1, takes2 = records
+    sides = sides_of(records, forms, lifetimes, JoinType.LEFT)
     base: Any = AntiJoin if is_anti else SemiJoin
     # The name says what the stored numbers of matches have been shown as.
     left_name = f"left_{'anti' if is_anti else 'semi'}{'' if on is None else '_on'}"
 
     class Join(base[takes1, takes2, takes1]):  # type: ignore[misc]  # known when it is called
-        left = MapState(left_name, str, types[0], ttl=lifetimes[0])
-        right = MapState("right", str, types[1], ttl=lifetimes[1])
+        left = sides[0].state(left_name)
+        right = sides[1].state("right")
 
-    return Join(types, lifetimes, on=on, retracting=retracting)
+    return Join(sides, on=on, retracting=retracting)

@@ -6,18 +6,21 @@ import inspect
 import types
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated, Any, Self, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from headrace.api.changelog_inference import may_retract
 from headrace.api.functions import TimeDomain
-from headrace.api.graph import name_of
+from headrace.api.graph import KeyBy, name_of
 from headrace.api.options import JoinFunction, JoinType, NullKeys, check_how, kept_null_keys
 from headrace.api.services import LookupFunction, inner_lookup
 from headrace.api.ttl import AnyTtl, StateTtl, ttl_of, ttls_of_sides
 from headrace.api.types import check_function, check_plain, check_record, hints_of
 from headrace.stream.base import StreamBase, check_time, in_time
+
+if TYPE_CHECKING:
+    from headrace.operators._joined_rows import RowForm
 
 Joined = tuple[JoinFunction[Any, Any, Any], type[Any]]
 """The function of a join, and the type of its results."""
@@ -51,16 +54,20 @@ def join_function(
     sides = (stream.record_type(), other.record_type())
     gives = emitted_type(join, emit, record, sides=sides, may_be_missing=(how.keeps_right, how.keeps_left))
     _check_condition(join, on, sides)
+    with_null = kept_null_keys(join, null_keys, how)
     try:
         if within is None:
-            function = _regular((stream, other), gives, emit=emit, how=how, on=on, time=time, state_ttl=state_ttl)
+            forms = _row_forms((stream, other), with_null)
+            function = _regular(
+                (stream, other), gives, emit=emit, how=how, forms=forms, on=on, time=time, state_ttl=state_ttl
+            )
         else:
             function = _interval(
                 (stream, other), gives, emit=emit, how=how, within=within, on=on, time=time, state_ttl=state_ttl
             )
     except (TypeError, ValueError) as error:
         raise type(error)(f"{join}: {error}") from None
-    function.takes_null_keys = kept_null_keys(join, null_keys, how)
+    function.takes_null_keys = with_null
     return function, gives
 
 
@@ -80,13 +87,15 @@ def match_function(
     stream._check_joined(join, other)
     sides = (stream.record_type(), other.record_type())
     _check_condition(join, on, sides)
+    with_null = kept_null_keys(join, null_keys, JoinType.LEFT)
     try:
         lifetimes = _lifetimes(state_ttl)
+        forms = _row_forms((stream, other), with_null)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{join}: {error}") from None
     retracting = may_retract(stream._use()) or may_retract(other._use())
-    function = semi_join(sides, is_anti=is_anti, lifetimes=lifetimes, on=on, retracting=retracting)
-    function.takes_null_keys = kept_null_keys(join, null_keys, JoinType.LEFT)
+    function = semi_join(sides, is_anti=is_anti, forms=forms, lifetimes=lifetimes, on=on, retracting=retracting)
+    function.takes_null_keys = with_null
     return function
 
 
@@ -137,6 +146,7 @@ def _regular(
     *,
     emit: Callable[..., Any],
     how: JoinType,
+    forms: tuple[RowForm, RowForm],
     on: Callable[[Any, Any], object] | None,
     time: TimeDomain,
     state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None,
@@ -149,7 +159,20 @@ def _regular(
     lifetimes = _lifetimes(state_ttl)
     retracting = may_retract(left._use()) or may_retract(right._use())
     sides = (left.record_type(), right.record_type())
-    return regular_join(sides, gives, emit=emit, how=how, lifetimes=lifetimes, on=on, retracting=retracting)
+    return regular_join(
+        sides, gives, emit=emit, how=how, forms=forms, lifetimes=lifetimes, on=on, retracting=retracting
+    )
+
+
+def _row_forms(streams: tuple[StreamBase[Any], StreamBase[Any]], with_null: tuple[int, ...]) -> tuple[RowForm, RowForm]:
+    """Return the forms in which the rows of both sides are stored. `with_null` are the numbers of sides that take null keys."""
+    from headrace.operators._joined_rows import row_form
+
+    left, right = (
+        row_form(stream.record_type(), stream._key or KeyBy(), stream._changes, takes_null_keys=number in with_null)
+        for number, stream in enumerate(streams)
+    )
+    return left, right
 
 
 def _interval(

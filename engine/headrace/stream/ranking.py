@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from headrace.api.changelog import StreamChanges
 from headrace.api.changelog_inference import may_retract
 from headrace.api.functions import KeyedProcessFunction, TimeDomain
 from headrace.api.options import Ranks
@@ -31,13 +32,32 @@ def top_function(
     stream._check_keyed(taker)
     if result is not None:
         check_record(taker, result)
-    takes_back = may_retract(stream._use()) if retracting is None else retracting
+    changes = stream._changes
+    takes_back = changes.may_retract if retracting is None else retracting
     try:
+        upsert_key = _upsert_key(changes, () if stream._key is None else stream._key.fields)
         ranks = make_ranks()
         ttl = ttl_of(state_ttl, kept="the first records of each key", after="what got no new record is forgotten")
-        return top_n(stream.record_type(), ranks, retracting=takes_back, ttl=ttl)
+        return top_n(stream.record_type(), ranks, retracting=takes_back, ttl=ttl, upsert_key=upsert_key)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{taker}: {error}") from None
+
+
+def _upsert_key(changes: StreamChanges, fields: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the unique key of a stream of upserts that is keyed by `fields`; no field for other streams.
+
+    Raises `ValueError` where the row that an update replaces may be at another key.
+    """
+    if not changes.mode.is_upsert:
+        return ()
+    key = changes.mode.key
+    if not fields or not {*fields} <= {*key}:
+        msg = (
+            f"the stream is {changes.mode}, and an update could leave the old row at another key: key_by fields of its own key, or "
+            "call normalize() before it, which makes whole updates of them"
+        )
+        raise ValueError(msg)
+    return key
 
 
 def first_by_time_function(

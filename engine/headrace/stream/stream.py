@@ -809,12 +809,13 @@ class Stream(StreamBase[R]):
         `time=TimeDomain.PROCESSING_TIME`, the times are those of the records' micro-batches, and no record is late.
 
         **Without it**, a regular join: every record of one side with every record of the other, for as long as both are
-        kept. Sides may retract records, and the result then does, too. `state_ttl` bounds the state: a duration or
-        `StateTtl` after which a record expires, `Lifetime.FOREVER`, or two of them, for left and right.
+        kept. Sides may retract records, and the result then does, too. A side may have upserts of a key that holds all join
+        fields. A side with updates has one stored row for each unique key that the graph knows. `state_ttl` bounds the state:
+        a duration or `StateTtl` after which a record expires, `Lifetime.FOREVER`, or two of them, for left and right.
 
         Raises `ValueError` for a stream that is not keyed or belongs to another pipeline, a regular join without
-        `state_ttl`, and an interval join with `state_ttl`, or of a stream that may retract records; `TypeError` where
-        the keys' types differ, and for an `emit` that does not fit.
+        `state_ttl`, and an interval join with `state_ttl`, or of a stream that may retract records; for upserts whose key lacks a
+        join field; `TypeError` where the keys' types differ, and for an `emit` that does not fit.
         """
         function, gives = join_function(
             self,
@@ -843,7 +844,7 @@ class Stream(StreamBase[R]):
         """Keep the records whose key has a record of `other`, for which `on(left, right)` is true: `IN` and `EXISTS` of SQL.
 
         Each record is emitted once, however many match, as soon as the first one is there; it is taken back (`-D`) when the last one is
-        retracted. Lifetimes, null keys of `other` and errors are as for `join`; a record with a null key goes to the quarantine.
+        retracted. Lifetimes, upserts, null keys of `other` and errors are as for `join`; a record with a null key goes to the quarantine.
         """
         function = match_function(self, f"semi_join '{name}'", other, is_anti=False, on=on, state_ttl=state_ttl)
         return self._operated(name, function, self._record, other)
@@ -862,7 +863,7 @@ class Stream(StreamBase[R]):
 
         A record is emitted at once, taken back (`-D`) when one of `other` matches it, and emitted again when the last match is
         retracted. A record with a null key has no match, so it is kept; `null_keys=NullKeys.QUARANTINE` sends it to the quarantine.
-        Lifetimes and errors are as for `join`. To wait for a match, and emit a record once that is not possible any more, join with
+        Lifetimes, upserts and errors are as for `join`. To wait for a match, and emit a record once that is not possible any more, join with
         `within` and `JoinType.LEFT`.
         """
         function = match_function(
@@ -929,10 +930,12 @@ class Stream(StreamBase[R]):
 
         `retracting` says whether the stream has `-U` and `-D`. If so, all records of a key are stored, and a retraction
         of a record that is not stored goes to the side output `unmatched`, or else to the quarantine. None: taken from the graph, which does not
-        know what your own process functions emit. `state_ttl` bounds the state: a duration or `StateTtl` after which an
+        know what your own process functions emit. A record of a stream of upserts replaces the row with its unique key, and `-D` needs that key
+        alone. `state_ttl` bounds the state: a duration or `StateTtl` after which an
         entry without a write expires (nothing is emitted then), or `Lifetime.FOREVER`.
 
-        Raises `ValueError` without a key or `state_ttl`, for `n` below 1, and for a field that the record lacks;
+        Raises `ValueError` without a key or `state_ttl`, for `n` below 1, for a field that the record lacks, and for upserts that are not
+        keyed by fields of their unique key;
         `TypeError` for values that cannot be compared, and for a `result` with a field that is neither a field of the
         record nor a rank.
         """

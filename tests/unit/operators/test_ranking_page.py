@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace import RowKind
 from headrace.testing import PipelineHarness
 from tests.unit.support.doc_pages import page_module
 
@@ -34,6 +35,18 @@ def test_without_ranks_page_emits_best_records(page):
     records = [page.Score("chess", at, "ann", points) for at, points in [(1, 50), (2, 70), (3, 60)]]
     rows = run(page.two_best._pipeline, "scores", records).sink("two_best")
     assert sorted(row.points for row in rows) == [60, 70]
+
+
+def test_upserts_move_their_rows(page):
+    harness = PipelineHarness(page.leaders._pipeline, bucket=1)
+    points = [("ann", 50), ("bob", 70), ("cy", 60), ("bob", 40)]
+    records = [page.Score("chess", at, name, number) for at, (name, number) in enumerate(points)]
+    harness.feed(
+        "scores", [*records, page.Score("chess", 9, "ann", 0)], kinds=[RowKind.UPDATE_AFTER] * 4 + [RowKind.DELETE]
+    )
+    harness.run(end_of_input=True)
+    rows = harness.sink("leaders")
+    assert sorted((row.rank, row.player, row.points) for row in rows) == [(1, "cy", 60), (2, "bob", 40)]
 
 
 def test_hottest_items_are_ranked_by_window(page):

@@ -282,6 +282,10 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
             return changes
         return replace(changes, mode=ChangelogMode.RETRACT, is_known=False)
 
+    def fields_of_deletions(self, number: int, /) -> tuple[str, ...] | None:
+        """Return the unique key of upserts: the stored row has the other fields."""
+        return self._sides[number].form.unique if number in self.takes_upserts else None
+
     def described(self) -> dict[str, Any]:
         """Return the kind of join, the lifetime of each side, and when state is freed."""
         lifetimes = [_lifetime(side.ttl) for side in self._sides]

@@ -214,7 +214,7 @@ class SourceNode:
     transform: SparkTransform | None = None
     """In a plan: Spark's transform over the rows, before records are made of them. `record` is then the transform's result type."""
     needed_of_deletions: tuple[str, ...] | None = None
-    """In a plan: fields that a `-D` must hold, where only `normalize` reads the source; None: all."""
+    """In a plan: fields that a `-D` must hold, where no reader of the source needs the whole row; None: all."""
     keys: tuple[tuple[str, ...], ...] | None = None
     """In a plan: fields of the keys by which its readers take its rows; None: a reader takes rows without a key, or computes it."""
     rename: tuple[tuple[str, str], ...] = ()
@@ -490,6 +490,10 @@ class OperatorFunction:
         """Return the fields of the stream's key, if the result has all of them; else none."""
         gives = function_types(cast("Any", self))[1]
         return fields if {*fields} <= {*gives.__struct_fields__} else ()
+
+    def fields_of_deletions(self, _number: int, /) -> tuple[str, ...] | None:
+        """Return the fields beside the key that the function reads of a `-D` of an input; None if it reads all."""
+        return self.read_of_deletions if self.needs_keys_of_deletions else None
 
     def late_sides(self) -> dict[str, int]:
         """Return the side outputs of late records, with the number of the input that they come from."""

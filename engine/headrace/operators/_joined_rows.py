@@ -74,8 +74,9 @@ class CountedRow(Struct, frozen=True):
     def fewer(self) -> Self | None:
         """Return the row without the copy that is removed first; None without any."""
         first = self.matches
-        copies = {matches: count - (matches == first) for matches, count in self.copies.items()}
-        left = {matches: count for matches, count in copies.items() if count}
+        left = {matches: count for matches, count in self.copies.items() if matches != first}
+        if self.copies[first] > 1:
+            left[first] = self.copies[first] - 1
         return msgspec.structs.replace(self, copies=left) if left else None
 
 
@@ -174,6 +175,7 @@ class Side:
         self.ttl = ttl
         self.form = form
         self.is_unique = bool(form.unique)
+        self.is_single = form.is_single
         base, prefix = (UniqueRow, "Unique") if form.unique else (CountedRow, "Joined")
         self.type: Any = msgspec.defstruct(
             f"{prefix}{record.__name__}", [("record", record)], bases=(base,), frozen=True

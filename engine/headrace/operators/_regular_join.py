@@ -209,8 +209,10 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
 
     async def _matching(self, record: Struct, ctx: Context, side: Side, other: Side) -> list[tuple[Any, Any]]:
         """Return the records of the other side that a record matches, with their names: none for a null key."""
-        partners = await self._partners(ctx, other)
-        return partners if self._on is None else [entry for entry in partners if self._matches(side, record, entry[1])]
+        if self.has_null_key(ctx):
+            return []
+        on, number, entries = self._on, side.number, self._rows(other).entries()
+        return [entry async for entry in entries if on is None or fits(on, number, record, entry[1].record)]
 
     async def _partners(self, ctx: Context, other: Side) -> list[tuple[Any, Any]]:
         """Return the records of the other side with their names: none for a null key."""
@@ -239,7 +241,7 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
 
     def _rows(self, side: Side) -> Rows:
         state = self.right if side.number else self.left
-        return SingleRow(state) if side.form.is_single else state
+        return SingleRow(state) if side.is_single else state
 
     def _show_change(self, ctx: Context, side: Side, kept: Any, change: int) -> None:
         """Emit what a match more (1) or less (-1) changes of the own rows of a record."""
@@ -279,6 +281,10 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
         if self.retracts or all(side.is_known for side in taken):
             return changes
         return replace(changes, mode=ChangelogMode.RETRACT, is_known=False)
+
+    def fields_of_deletions(self, number: int, /) -> tuple[str, ...] | None:
+        """Return the unique key of upserts: the stored row has the other fields."""
+        return self._sides[number].form.unique if number in self.takes_upserts else None
 
     def described(self) -> dict[str, Any]:
         """Return the kind of join, the lifetime of each side, and when state is freed."""

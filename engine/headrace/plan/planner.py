@@ -15,6 +15,7 @@ from headrace.api.graph import (
     Additions,
     AssignEventTime,
     AsyncWait,
+    DropUpdateBefore,
     Input,
     Node,
     OperatorFunction,
@@ -217,16 +218,21 @@ class _Graph:
 
     def _needed_of_deletions(self, node: Node, source: SourceNode) -> tuple[str, ...] | None:
         """Return the fields that a `-D` of a source must hold; None if a reader of the source reads all."""
-        needed = {source.event_time, *source.order_by}
+        read = self._read_of_deletions(node)
+        return None if read is None else tuple(sorted({source.event_time, *source.order_by, *read}))
+
+    def _read_of_deletions(self, node: Node) -> set[str] | None:
+        """Return the fields that the readers of a stream read of a `-D`; None if one of them reads all."""
+        read = set[str]()
         for user, number in self._uses.get((node, None), []):
             if isinstance(user.operator, Additions):
                 continue  # it drops them
-            key = user.inputs[number].key
-            read = _read_of_deletions(user)
-            if read is None or key is None:
+            is_passed_on = isinstance(user.operator, DropUpdateBefore)
+            of_user = self._read_of_deletions(user) if is_passed_on else _read_of_deletions(user, number)
+            if of_user is None:
                 return None
-            needed |= {*key.fields, *read}
-        return tuple(sorted(needed))
+            read |= of_user
+        return read
 
     @cached_property
     def _ranks(self) -> list[Node]:
@@ -309,13 +315,13 @@ def _null_key_inputs(node: Node) -> tuple[int, ...]:
     return ()
 
 
-def _read_of_deletions(node: Node) -> tuple[str, ...] | None:
-    """Return the fields beside its key that an operator reads of a `-D`; None if it reads all."""
-    operator = node.operator
-    if isinstance(operator, Process) and isinstance(operator.function, OperatorFunction):
-        function = operator.function
-        return function.read_of_deletions if function.needs_keys_of_deletions else None
-    return None
+def _read_of_deletions(node: Node, number: int) -> set[str] | None:
+    """Return the fields that an operator reads of a `-D` of an input; None if it reads all."""
+    operator, key = node.operator, node.inputs[number].key
+    if key is None or not isinstance(operator, Process) or not isinstance(operator.function, OperatorFunction):
+        return None
+    read = operator.function.fields_of_deletions(number)
+    return None if read is None else {*key.fields, *read}
 
 
 def _outputs_of(operator: object) -> Iterator[tuple[str | None, str]]:

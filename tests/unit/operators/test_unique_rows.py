@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -315,6 +316,9 @@ def test_deletion_of_an_unknown_key_goes_to_quarantine():
         assert harness.snapshot().entries == ()
 
 
+COLUMNS = ("kind", "item", "at", "cents")
+
+
 class Place(Struct, frozen=True):
     """A record whose key has two parts."""
 
@@ -348,6 +352,46 @@ def test_rows_with_a_null_key_stay_apart():
         harness.feed("left", [Place(item, None, 1) for item in "ab"], kinds=kinds)
         harness.run()
     assert [(change.kind, change.item) for change in harness.sink("log")] == [("+I", "a"), ("+I", "b"), ("-D", "a")]
+
+
+class Price(Struct, frozen=True):
+    """A record whose fields all have values."""
+
+    item: str
+    at: Timestamp
+    cents: float
+
+
+def priced(form, *rows):
+    """Run a join of an order with rows of prices, which are in a file."""
+    pipeline = Pipeline("prices")
+    orders = pipeline.source("orders", Order, event_time="at").key_by("item")
+    source = pipeline.source("prices", Price, event_time="at", row_kind="kind")
+    prices = FORMS[form][1](source, "last_prices").key_by("item")
+    pairs = orders.join("joined", prices, emit=lambda _, price: price, record=Price, state_ttl=FOREVER)
+    harness = PipelineHarness(
+        pairs.upsert_materialize("latest", primary_key=("item", "at")).sink("prices"),
+        job={"sources": {"prices": {"max_quarantined": "none"}}},
+    )
+    harness.feed("orders", [Order("a", 1)])
+    harness.feed_table("prices", pa.Table.from_pylist([dict(zip(COLUMNS, row, strict=True)) for row in rows]))
+    harness.run(end_of_input=True)
+    return harness.sink("prices"), [row["error"] for row in harness.table("quarantine").to_pylist()]
+
+
+def test_tombstone_of_upserts_needs_only_the_key():
+    """Required fields of a deleted row are null, as in a compacted topic; a row that is set must have them."""
+    prices, (error,) = priced(
+        "map, upserts", ("+I", "a", 1, 1.0), ("+I", "a", 2, 1.0), ("-D", "a", 1, None), ("+U", "a", 2, None)
+    )
+    assert prices == [Price("a", 2, 1.0)]
+    assert error.startswith("cents is null")
+
+
+def test_deletion_of_updates_must_be_whole():
+    prices, (error,) = priced("multiset", ("+I", "a", 1, 1.0), ("-D", "a", 1, None))
+    assert prices == [Price("a", 1, 1.0)]
+    assert error.startswith("cents is null: a -D takes the whole old row back")
 
 
 # ----------------------------------------------------------------------------------------------- what the graph decides

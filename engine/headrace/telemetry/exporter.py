@@ -1,0 +1,102 @@
+"""Thread that exports what a run sends. The run never waits for it, except at its end for a bounded time.
+
+    run     spans, points ──> queue ──> thread: imports opentelemetry, makes its spans, asks the collector
+    run     end: waits until the thread is done, for at most PATIENCE seconds
+
+A collector that is down or hangs holds the thread alone, which ends with the process. All that goes wrong is one sentence.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from queue import SimpleQueue
+from typing import Final, Protocol
+
+from headrace.errors import without_credentials
+from headrace.names import counted
+from headrace.telemetry.trace import Ended, Item
+
+PATIENCE: Final = 0.75
+"""Seconds that a run waits at its end for what is not exported yet."""
+_MOST_WAITING: Final = 64
+"""Number of micro-batches whose spans wait for a slow collector; those of others are left out."""
+_MISSING: Final = "the packages of OpenTelemetry are missing ({missing}): pip install 'headrace[otel]', or unset OTEL_EXPORTER_OTLP_ENDPOINT"
+
+
+class Sdk(Protocol):
+    """OpenTelemetry's SDK. All calls come from one thread, and each may take long, or raise."""
+
+    def take(self, item: Item) -> None:
+        """Take what the run has sent."""
+        ...
+
+    def export(self) -> None:
+        """Send what it has taken to the collector."""
+        ...
+
+
+OpenSdk = Callable[[Mapping[str, str], Callable[[str], None]], Sdk]
+"""Function that opens the SDK. It gets the protocols by signal, and a function that takes what goes wrong."""
+
+
+def open_sdk(protocols: Mapping[str, str], on_failure: Callable[[str], None]) -> Sdk:
+    """Import OpenTelemetry, which takes some 0.3 s, and open its SDK. Raises `ImportError` without its packages."""
+    from headrace.telemetry.sdk import OpenTelemetry
+
+    return OpenTelemetry(protocols, on_failure)
+
+
+class Exporter:
+    """Exporter of one run."""
+
+    def __init__(self, protocols: Mapping[str, str], *, open_sdk: OpenSdk = open_sdk) -> None:
+        """Start the thread. `protocols` has that of each signal."""
+        self._protocols, self._open_sdk = protocols, open_sdk
+        self._items: SimpleQueue[Item | None] = SimpleQueue()
+        self._left_out = 0
+        self._failure = ""
+        self._thread = threading.Thread(target=self._work, daemon=True, name="headrace-telemetry")
+        self._thread.start()
+
+    def send(self, item: Item) -> None:
+        """Hand an item over. Never waits: spans are left out if too many wait already."""
+        if isinstance(item, Ended) and item.part.name != "run" and self._items.qsize() >= _MOST_WAITING:
+            self._left_out += 1
+            return
+        self._items.put(item)
+
+    def finish(self, patience: float = PATIENCE) -> str:
+        """Wait for the export of all items, for at most `patience` seconds. Return what went wrong; empty if nothing did."""
+        self._items.put(None)
+        self._thread.join(patience)
+        if self._failure:
+            return self._failure
+        if self._thread.is_alive():
+            return f"the collector did not take all within {patience:g} s after the run"
+        return f"spans of {counted(self._left_out, 'micro-batch')} were left out" if self._left_out else ""
+
+    def _work(self) -> None:
+        try:
+            sdk = self._open_sdk(self._protocols, self._note)
+            while self._take(sdk):
+                sdk.export()
+            sdk.export()
+        except ImportError as error:
+            self._note(_MISSING.format(missing=error.name or error))
+        except Exception as error:  # noqa: BLE001 - the settings are those of others, and no run fails for them
+            self._note(f"{type(error).__name__}: {error}")
+
+    def _take(self, sdk: Sdk) -> bool:
+        """Wait for an item; take it, and all that wait already. Return False at the end of the run."""
+        item = self._items.get()
+        while item is not None:
+            sdk.take(item)
+            if self._items.empty():
+                return True
+            item = self._items.get()
+        return False
+
+    def _note(self, failure: str) -> None:
+        """Note the first failure: others follow from it."""
+        self._failure = self._failure or without_credentials(" ".join(failure.split()))

@@ -35,16 +35,35 @@ class Sdk(Protocol):
         """Send what it has taken to the collector."""
         ...
 
+    def stop(self) -> None:
+        """Give up what is being exported, as soon as that is possible. Comes from another thread."""
+        ...
 
-OpenSdk = Callable[[Mapping[str, str], Callable[[str], None]], Sdk]
-"""Function that opens the SDK. It gets the protocols by signal, and a function that takes what goes wrong."""
+
+class Notes:
+    """What goes wrong in the thread: the first failure, as others follow from it, and the last attempt that may still succeed."""
+
+    def __init__(self) -> None:
+        self.failure = self.trouble = ""
+
+    def add(self, text: str, *, is_failure: bool = True) -> None:
+        """Note a failure, or an attempt that failed."""
+        line = without_credentials(" ".join(text.split())).rstrip(".")
+        if is_failure:
+            self.failure = self.failure or line
+        else:
+            self.trouble = line
 
 
-def open_sdk(protocols: Mapping[str, str], on_failure: Callable[[str], None]) -> Sdk:
+OpenSdk = Callable[[Mapping[str, str], Notes], Sdk]
+"""Function that opens the SDK. It gets the protocols by signal."""
+
+
+def open_sdk(protocols: Mapping[str, str], notes: Notes) -> Sdk:
     """Import OpenTelemetry, which takes some 0.3 s, and open its SDK. Raises `ImportError` without its packages."""
     from headrace.telemetry.sdk import OpenTelemetry
 
-    return OpenTelemetry(protocols, on_failure)
+    return OpenTelemetry(protocols, notes)
 
 
 class Exporter:
@@ -55,7 +74,8 @@ class Exporter:
         self._protocols, self._open_sdk = protocols, open_sdk
         self._items: SimpleQueue[Item | None] = SimpleQueue()
         self._left_out = 0
-        self._failure = ""
+        self._notes = Notes()
+        self._sdk: Sdk | None = None
         self._thread = threading.Thread(target=self._work, daemon=True, name="headrace-telemetry")
         self._thread.start()
 
@@ -70,22 +90,34 @@ class Exporter:
         """Wait for the export of all items, for at most `patience` seconds. Return what went wrong; empty if nothing did."""
         self._items.put(None)
         self._thread.join(patience)
-        if self._failure:
-            return self._failure
+        sentence = self._sentence(patience)  # before it is told to stop, which it calls a failure
+        if self._thread.is_alive() and self._sdk is not None:
+            threading.Thread(target=self._sdk.stop, daemon=True, name="headrace-telemetry-end").start()
+        return sentence
+
+    def _sentence(self, patience: float) -> str:
+        notes = self._notes
+        if notes.failure:
+            return notes.failure
         if self._thread.is_alive():
-            return f"the collector did not take all within {patience:g} s after the run"
-        return f"spans of {counted(self._left_out, 'micro-batch')} were left out" if self._left_out else ""
+            more = f" ({notes.trouble})" if notes.trouble else ""
+            return f"the collector did not take all within {patience:g} s after the run{more}"
+        return (
+            f"spans of {counted(self._left_out, 'micro-batch', 'micro-batches')} were left out"
+            if self._left_out
+            else ""
+        )
 
     def _work(self) -> None:
         try:
-            sdk = self._open_sdk(self._protocols, self._note)
+            sdk = self._sdk = self._open_sdk(self._protocols, self._notes)
             while self._take(sdk):
                 sdk.export()
             sdk.export()
         except ImportError as error:
-            self._note(_MISSING.format(missing=error.name or error))
+            self._notes.add(_MISSING.format(missing=error.name or error))
         except Exception as error:  # noqa: BLE001 - the settings are those of others, and no run fails for them
-            self._note(f"{type(error).__name__}: {error}")
+            self._notes.add(f"{type(error).__name__}: {error}")
 
     def _take(self, sdk: Sdk) -> bool:
         """Wait for an item; take it, and all that wait already. Return False at the end of the run."""
@@ -96,7 +128,3 @@ class Exporter:
                 return True
             item = self._items.get()
         return False
-
-    def _note(self, failure: str) -> None:
-        """Note the first failure: others follow from it."""
-        self._failure = self._failure or without_credentials(" ".join(failure.split()))

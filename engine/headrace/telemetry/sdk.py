@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from opentelemetry.context import Context
@@ -23,6 +23,7 @@ from opentelemetry.trace import Span as SdkSpan
 from opentelemetry.trace import Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from headrace.telemetry.exporter import Notes
 from headrace.telemetry.instruments import INSTRUMENTS, Instrument, Point
 from headrace.telemetry.trace import Began, Ended, Item, Measured, Span
 
@@ -33,9 +34,9 @@ _LOGGERS: Final = ("opentelemetry", "urllib3", "grpc")
 class OpenTelemetry:
     """Implements `Sdk`."""
 
-    def __init__(self, protocols: Mapping[str, str], on_failure: Callable[[str], None]) -> None:
-        """Open the exporters of the signals in `protocols`. `on_failure` gets what they would log."""
-        _catch_logs(on_failure)
+    def __init__(self, protocols: Mapping[str, str], notes: Notes) -> None:
+        """Open the exporters of the signals in `protocols`. `notes` get what they would log."""
+        _OWN_RECORDS.notes[threading.get_ident()] = notes
         resource = _resource()
         self._spans = _Spans(_span_exporter(protocols["traces"]), resource) if "traces" in protocols else None
         self._metrics = _Metrics(_metric_exporter(protocols["metrics"]), resource) if "metrics" in protocols else None
@@ -55,12 +56,18 @@ class OpenTelemetry:
         if self._metrics is not None:
             self._metrics.export()
 
+    def stop(self) -> None:
+        """End the waits between attempts; a request that is under way ends by itself."""
+        for part in (self._spans, self._metrics):
+            if part is not None:
+                part.exporter.shutdown()
+
 
 class _Spans(SpanProcessor):
     """Spans of one run. Collects those that have ended, for the next export."""
 
     def __init__(self, exporter: SpanExporter, resource: Resource) -> None:
-        self._exporter = exporter
+        self.exporter = exporter
         self._ended: list[ReadableSpan] = []
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         provider.add_span_processor(self)
@@ -82,7 +89,7 @@ class _Spans(SpanProcessor):
     def export(self) -> None:
         ended, self._ended = self._ended, []
         for first in range(0, len(ended), _SPANS_AT_ONCE):
-            self._exporter.export(ended[first : first + _SPANS_AT_ONCE])
+            self.exporter.export(ended[first : first + _SPANS_AT_ONCE])
 
     def _add(self, span: Span, parent: SdkSpan | None) -> None:
         own = self._begun(span, parent)
@@ -113,6 +120,7 @@ class _Metrics:
     """Instruments of the metrics."""
 
     def __init__(self, exporter: MetricExporter, resource: Resource) -> None:
+        self.exporter = exporter
         # Without an interval it has no thread of its own.
         self._reader = PeriodicExportingMetricReader(exporter, export_interval_millis=math.inf)
         provider = MeterProvider([self._reader], resource, shutdown_on_exit=False)
@@ -168,26 +176,25 @@ def _metric_exporter(protocol: str) -> MetricExporter:
 
 
 class _OwnRecords(logging.Handler):
-    """Handler of loggers that the exporters use. It takes the records of exporting threads, and hands all others on."""
+    """Handler of loggers that the exporters use. It takes the records of exporting threads, and hands all others on.
+
+    The exporters log each attempt that fails, and that they have given up.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.takers: dict[int, Callable[[str], None]] = {}
+        self.notes: dict[int, Notes] = {}
+        """By thread."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        taker = self.takers.get(record.thread or 0)
-        if taker is None:
+        notes = self.notes.get(record.thread or 0)
+        if notes is None:
             logging.getLogger().handle(record)
         else:
-            taker(record.getMessage())
+            notes.add(record.getMessage(), is_failure=record.levelno >= logging.ERROR)
 
 
 _OWN_RECORDS = _OwnRecords()
 for _name in _LOGGERS:
     logging.getLogger(_name).addHandler(_OWN_RECORDS)
     logging.getLogger(_name).propagate = False
-
-
-def _catch_logs(on_failure: Callable[[str], None]) -> None:
-    """Hand what this thread logs to `on_failure`: the exporters log each failure, and the SDK what is wrong with its settings."""
-    _OWN_RECORDS.takers[threading.get_ident()] = on_failure

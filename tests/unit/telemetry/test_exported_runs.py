@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -12,6 +13,7 @@ from headrace.log.log import CheckpointLog
 from headrace.metrics import METRICS
 from headrace.tables.folder import JobFolder
 from headrace.telemetry.instruments import INSTRUMENTS
+from tests.house import ROOT
 from tests.unit.support.demo_job import headrace, home
 from tests.unit.telemetry.collector import Collector, collecting, deliver, values_of, write_job
 
@@ -97,7 +99,7 @@ def test_metrics_equal_those_of_checkpoints(headrace, collector):
     done = checkpoints()
     assert len(done) == 2
     got = {name: collector.values(metric) for name, metric in collector.metrics.items()}
-    for name, metric in METRICS.items():
+    for name in METRICS:
         instrument = INSTRUMENTS[name]
         if instrument.is_of_operator:
             values = [value for own in done if (value := getattr(own.services["ask"], name)) is not None]
@@ -148,11 +150,30 @@ def test_each_signal_is_switched_off_alone(headrace, collector, monkeypatch, sig
     assert not (collector.spans if other == "metrics" else collector.metrics)
 
 
-def test_backfill_is_exported_with_its_branch(headrace, home, collector):
-    done = headrace("backfill demo --help")
-    assert done.exit_code == 0
+def test_run_of_a_branch_has_its_name(headrace, home, collector):
+    headrace(RUN)
+    collector.requests.clear()
+    assert headrace("branch create demo trial --at 1 --why test").exit_code == 0
+    assert headrace(f"{RUN} --branch trial").exit_code == 0
+    (run,) = collector.named("run")
+    assert (attributes(run)["branch"], attributes(run)["checkpoint"]) == ("trial", 3)
+    assert collector.values(collector.metrics["headrace.rows_in"]) == {("demo", "trial"): 3}
 
 
 def test_default_name_of_the_service_is_headrace(headrace, collector):
     headrace(RUN)
     assert {own["service.name"] for own in collector.resources} == {"headrace"}
+
+
+def test_page_names_the_attributes_of_spans(headrace, collector):
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    block = page.split("## What is in a trace")[1].split("```")[1].replace("(or source)", "")
+    lines = re.findall(
+        r"^[^a-z\n]*([a-z-]+) +(.+)$", re.sub(r"\([^)]*\)", "", block.removeprefix("text")), re.MULTILINE
+    )
+    described = {name: set(re.findall(r"\w+", names)) for name, names in lines}
+    headrace(f"{RUN} --run-id r1")
+    seen = {name: set() for name in described}
+    for span in collector.spans:
+        seen[span.name] |= set(attributes(span)) - {"error.type"}
+    assert {name: names - {"branch", "interval", "calls_left_out"} for name, names in described.items()} == seen

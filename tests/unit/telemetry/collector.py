@@ -130,7 +130,7 @@ class Collector:
 
 def values_of(attributes: Any) -> dict[str, Any]:
     """Return attributes as plain values."""
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in attributes}
+    return {own.key: getattr(own.value, own.value.WhichOneof("value")) for own in attributes}
 
 
 @contextmanager

@@ -85,8 +85,8 @@ def refusing():
         yield collector.url
 
 
-def told(stderr):
-    """Return what is said of telemetry. Nothing else may speak of it."""
+def telemetry_lines(stderr):
+    """Return what is printed of telemetry. Nothing else may speak of it."""
     lines = [line.partition(" telemetry: ")[2] for line in stderr.splitlines() if " telemetry: " in line]
     assert not any(word in stderr for word in ("Traceback", "Transient", "Exception while")) or len(lines) == 1
     assert sum("xport" in line for line in stderr.splitlines()) == len(lines)
@@ -94,7 +94,7 @@ def told(stderr):
 
 
 @pytest.mark.parametrize(
-    ("served", "said"),
+    ("served", "words"),
     [
         (down, "Connection refused"),
         (refusing, "batch code: 500, reason: Internal Server Error"),
@@ -103,14 +103,14 @@ def told(stderr):
     ],
     ids=["down", "500", "rubbish", "cut off"],
 )
-def test_bad_collector_fails_no_run(headrace, job, monkeypatch, served, said):
+def test_bad_collector_fails_no_run(headrace, job, monkeypatch, served, words):
     with served() as url:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
         result = headrace(RUN)
     assert result.exit_code == 0
-    (line,) = told(result.stderr)
+    (line,) = telemetry_lines(result.stderr)
     assert line.startswith("not all was exported: ")
-    assert said in line
+    assert words in line
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
@@ -133,7 +133,9 @@ def test_process_ends_beside_a_hanging_collector(job, protocol):
             check=False,
         )
     assert done.returncode == 0, done.stderr
-    assert told(done.stderr) == ["not all was exported: the collector did not take all within 0.75 s after the run"]
+    assert telemetry_lines(done.stderr) == [
+        "not all was exported: the collector did not take all within 0.75 s after the run"
+    ]
 
 
 class Held:
@@ -177,7 +179,7 @@ def test_slow_collector_loses_spans_of_micro_batches_alone():
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "words"),
     [
         (ModuleNotFoundError("No module", name="opentelemetry.sdk"), "pip install 'headrace[otel]'"),
         (
@@ -186,12 +188,12 @@ def test_slow_collector_loses_spans_of_micro_batches_alone():
         ),
     ],
 )
-def test_sdk_that_does_not_open_is_one_sentence(error, said):
+def test_sdk_that_does_not_open_is_one_sentence(error, words):
     def fail(*_):
         raise error
 
     sentence = Exporter({"traces": "grpc"}, open_sdk=fail).finish(patience=60)
-    assert said in sentence
+    assert words in sentence
     assert "secret" not in sentence
 
 

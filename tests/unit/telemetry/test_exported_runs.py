@@ -55,7 +55,7 @@ def test_spans_are_nested_from_run_to_call(headrace, collector):
     assert len({span.trace_id for span in collector.spans}) == 1
 
 
-def test_spans_say_what_was_done(headrace, collector):
+def test_spans_have_the_facts_of_the_run(headrace, collector):
     report = json.loads(headrace(f"{RUN} --run-id r1").stdout)
     (run,) = collector.named("run")
     assert attributes(run) == {

@@ -45,7 +45,7 @@ def test_environment_selects_signals_and_protocols(environment, protocols):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "sentence"),
     [
         ({"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER is 'zipkin', and Headrace exports by otlp alone"),
         (
@@ -54,10 +54,10 @@ def test_environment_selects_signals_and_protocols(environment, protocols):
         ),
     ],
 )
-def test_unknown_settings_are_said_and_skipped(change, said):
+def test_unknown_settings_are_named_and_skipped(change, sentence):
     asked = wanted(ENDPOINT | change)
     assert asked.protocols == {"metrics": "http/protobuf"}
-    assert asked.problems[0].startswith(said)
+    assert asked.problems[0].startswith(sentence)
 
 
 NAMES = st.sampled_from(

@@ -58,6 +58,12 @@ class TracedCalls(msgspec.Struct):
     """The first calls without an answer."""
     left_out: int = 0
 
+    def passes_over(self, seconds: float) -> bool:
+        """Count an answered call of this duration, and return True, if it is not among the slowest."""
+        is_quick = len(self.slowest) == MOST_CALLS and seconds <= self.slowest[0].seconds
+        self.left_out += is_quick
+        return is_quick
+
     def note(self, call: TracedCall) -> None:
         """Keep a call, if it is among the first that failed, or among the slowest."""
         if call.outcome == "answered":
@@ -96,17 +102,19 @@ class CallNotes:
                 outcome = "cancelled"
                 raise
             finally:
-                self.calls.note(
-                    TracedCall(
-                        seconds=max(0.0, clock.monotonic() - begun),
-                        begun=begun,
-                        operator=self.operator,
-                        service=self.service,
-                        outcome=outcome,
-                        attempt=0 if takes_many else ATTEMPT.get(),
-                        elements=len(asked) if takes_many else 1,
-                        error=text,
+                seconds = clock.monotonic() - begun
+                if outcome != "answered" or not self.calls.passes_over(seconds):
+                    self.calls.note(
+                        TracedCall(
+                            seconds=seconds,
+                            begun=begun,
+                            operator=self.operator,
+                            service=self.service,
+                            outcome=outcome,
+                            attempt=0 if takes_many else ATTEMPT.get(),
+                            elements=len(asked) if takes_many else 1,
+                            error=text,
+                        )
                     )
-                )
 
         return noting

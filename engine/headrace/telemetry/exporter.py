@@ -1,7 +1,7 @@
 """Thread that exports what a run sends. The run never waits for it, except at its end for a bounded time.
 
     run     spans, points ──> queue ──> thread: imports opentelemetry, makes its spans, asks the collector
-    run     end: waits until the thread is done, for at most PATIENCE seconds
+    run     end: waits until the thread is done, for at most PATIENCE seconds beyond the import
 
 A collector that is down or hangs holds the thread alone, which ends with the process. All that goes wrong is one sentence.
 """
@@ -17,8 +17,10 @@ from headrace.errors import without_credentials
 from headrace.names import counted
 from headrace.telemetry.trace import Ended, Item
 
-PATIENCE: Final = 0.75
-"""Seconds that a run waits at its end for what is not exported yet."""
+PATIENCE: float = 0.5
+"""Seconds that a run waits at its end for the collector."""
+OPENING: float = 5.0
+"""Seconds that it waits before, if OpenTelemetry is still being imported: that takes 0.3 s of a processor, on a busy machine longer."""
 _MOST_WAITING: Final = 64
 """Number of micro-batches whose spans wait for a slow collector; those of others are left out."""
 _MISSING: Final = "the packages of OpenTelemetry are missing ({missing}): pip install 'headrace[otel]', or unset OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -76,6 +78,8 @@ class Exporter:
         self._left_out = 0
         self._notes = Notes()
         self._sdk: Sdk | None = None
+        self._is_open = threading.Event()
+        self._is_abandoned = False
         self._thread = threading.Thread(target=self._work, daemon=True, name="headrace-telemetry")
         self._thread.start()
 
@@ -86,12 +90,15 @@ class Exporter:
             return
         self._items.put(item)
 
-    def finish(self, patience: float = PATIENCE) -> str:
-        """Wait for the export of all items, for at most `patience` seconds. Return what went wrong; empty if nothing did."""
+    def finish(self, patience: float | None = None) -> str:
+        """Wait for the export of all items, for at most `patience` seconds (`PATIENCE`). Return what went wrong; empty if nothing did."""
+        patience = PATIENCE if patience is None else patience
         self._items.put(None)
+        self._is_open.wait(OPENING)
         self._thread.join(patience)
         sentence = self._sentence(patience)  # before it is told to stop, which it calls a failure
-        if self._thread.is_alive() and self._sdk is not None:
+        self._is_abandoned = self._thread.is_alive()
+        if self._is_abandoned and self._sdk is not None:
             threading.Thread(target=self._sdk.stop, daemon=True, name="headrace-telemetry-end").start()
         return sentence
 
@@ -111,13 +118,17 @@ class Exporter:
     def _work(self) -> None:
         try:
             sdk = self._sdk = self._open_sdk(self._protocols, self._notes)
-            while self._take(sdk):
+            self._is_open.set()
+            while not self._is_abandoned and self._take(sdk):
                 sdk.export()
-            sdk.export()
+            if not self._is_abandoned:
+                sdk.export()
         except ImportError as error:
             self._notes.add(_MISSING.format(missing=error.name or error))
         except Exception as error:  # noqa: BLE001 - the settings are those of others, and no run fails for them
             self._notes.add(f"{type(error).__name__}: {error}")
+        finally:
+            self._is_open.set()
 
     def _take(self, sdk: Sdk) -> bool:
         """Wait for an item; take it, and all that wait already. Return False at the end of the run."""

@@ -12,6 +12,7 @@ from headrace.config import load_job
 from headrace.log.log import CheckpointLog
 from headrace.metrics import METRICS
 from headrace.tables.folder import JobFolder
+from headrace.telemetry import exporter
 from headrace.telemetry.instruments import INSTRUMENTS
 from tests.house import ROOT
 from tests.unit.support.demo_job import headrace, home
@@ -26,6 +27,7 @@ SERVICES = ("retries", "timeouts", "parked", "responses_taken")
 def collector(home, monkeypatch):
     """Return a collector that the environment names, beside a job with a service."""
     write_job(home)
+    monkeypatch.setattr(exporter, "PATIENCE", 60)  # however busy this machine is
     with collecting(Collector()) as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         yield collector

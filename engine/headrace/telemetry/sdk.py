@@ -10,7 +10,7 @@ import math
 import os
 import threading
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import Counter, Meter
@@ -23,12 +23,19 @@ from opentelemetry.trace import Span as SdkSpan
 from opentelemetry.trace import Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from headrace.telemetry.exporter import Notes
 from headrace.telemetry.instruments import INSTRUMENTS, Instrument, Point
 from headrace.telemetry.trace import Began, Ended, Item, Measured, Span
 
 _SPANS_AT_ONCE: Final = 512
 _LOGGERS: Final = ("opentelemetry", "urllib3", "grpc")
+
+
+class Notes(Protocol):
+    """What goes wrong."""
+
+    def add(self, text: str, *, is_failure: bool) -> None:
+        """Note a failure, or an attempt that failed."""
+        ...
 
 
 class OpenTelemetry:

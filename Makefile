@@ -89,10 +89,11 @@ imports: .ready
 format: .ready
 	@$(RUN) ruff format . && $(RUN) ruff check --fix-only --quiet .
 
-# write docs/reference/ from the docstrings of the public doors, and docs/types.md from the kinds of columns
+# write docs/reference/ from the docstrings of the public doors, docs/types.md from the kinds of columns, and docs/metrics.md from the metrics
 reference: .ready
 	@$(RUN) .venv/bin/python setup/reference.py
 	@$(RUN) .venv/bin/python setup/types_page.py
+	@$(RUN) .venv/bin/python setup/metrics_page.py
 
 # run all benchmarks but nexmark and scale, one process each, and write benchmarks/report.html (36 minutes on a quiet machine)
 bench: .ready

@@ -24,6 +24,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from headrace import errors
 from headrace.airflow._home import given_job
 from headrace.airflow._submission import task_environment
+from headrace.airflow._telemetry import telemetry_environment
 from headrace.airflow._words import option
 from headrace.config import JobConfig
 from headrace.errors import FencedError
@@ -119,7 +120,7 @@ class HeadraceCommand:
         Uses the command of the environment of `python`, by default the Python that runs the task.
         """
         self._words = ["headrace", *words]
-        self._environment = {**os.environ, **task_environment(home, python)}
+        self._environment = {**os.environ, **task_environment(home, python), **telemetry_environment(os.environ)}
         self._process: subprocess.Popen[str] | None = None
 
     def answer(self, log: Any) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from airflow.sdk.exceptions import AirflowException
 from headrace.airflow._command import HeadraceCommand, ReportFile
 from headrace.airflow._results import SparkUiLink, operator_lineage
 from headrace.airflow._submission import packed_home, submission, task_environment
+from headrace.airflow._telemetry import telemetry_environment, trace_context
 from headrace.airflow._words import option, plain_words
 from headrace.config import JobConfig, expand_settings
 from headrace.errors import ConfigError
@@ -156,6 +157,7 @@ class DriverOperator(SparkSubmitOperator):
             self.env_vars = {**(self.env_vars or {}), **java}
         else:
             # `env_vars` are for the driver on another machine. spark-submit takes its own from this process.
+            self.env_vars = {**(self.env_vars or {}), **trace_context()}
             os.environ.update(java | {"PATH": task_environment(self._job.home, self._job.profile.python)["PATH"]})
 
     def _submitted(self, context: Context, report_file: ReportFile) -> Report | None:
@@ -195,7 +197,8 @@ class DriverOperator(SparkSubmitOperator):
             if program != _SPARK_SUBMIT:
                 hook._application_args = words  # noqa: SLF001
                 return list(build(application))
-            hook._env = {**(hook._env or {}), SUBMIT_OPTIONS: shlex.join(options)}  # noqa: SLF001
+            telemetry = telemetry_environment({**os.environ, **(hook._env or {})})  # noqa: SLF001
+            hook._env = {**(hook._env or {}), **telemetry, SUBMIT_OPTIONS: shlex.join(options)}  # noqa: SLF001
             return [python, application, *words]
 
         hook._build_spark_submit_command = command  # noqa: SLF001

@@ -26,6 +26,7 @@ from headrace.async_io.metrics import ServiceMetrics
 from headrace.async_io.pending_call import PENDING, QUARANTINED, PendingCall, outputs_of
 from headrace.async_io.queue import ElementQueue, OrderedQueue, UnorderedQueue
 from headrace.async_io.responses import KeptResponses
+from headrace.async_io.traced_calls import CallNotes
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Emitted
 from headrace.interrupts import is_interrupt
@@ -48,6 +49,7 @@ class AsyncWaitOperator:
         finishes: bool = False,
         responses: KeptResponses | None = None,
         job: str = "JOB",
+        notes: CallNotes | None = None,
     ) -> None:
         """Take `services`, the URLs for the function's `open`, and `limit`, the load limits of its service.
 
@@ -55,7 +57,7 @@ class AsyncWaitOperator:
         times a second and says whether to stop: calls in flight are then interrupted, and their elements stay pending.
         With `finishes`, elements that an earlier micro-batch left, due or not, are called at once and for the last time
         (FLIP-232, `endInput`). On a branch, elements take outcomes of the live lineage from `responses`, as far as they are kept.
-        `job` is the job as commands name it, for messages.
+        `job` is the job as commands name it, for messages. `notes` take the calls for the task's trace.
         """
         self.operator = operator
         self.metrics = ServiceMetrics(latencies={})
@@ -71,6 +73,7 @@ class AsyncWaitOperator:
         self._finishes = finishes
         self._responses = responses
         self._job = job
+        self._notes = notes
         self._deletions = Deletions(operator) if operator.upsert_key else None
         self._settle = settling_retractions(operator, self._deletions)
         self._arrived: Sequence[PendingCall] = ()
@@ -253,7 +256,7 @@ class AsyncWaitOperator:
     def _attempts(self, opening: Opening) -> Attempts:
         policy = self.operator.breaker
         self._breaker = None if policy is None else Breaker(policy, self._open_until)
-        self._invocation = Invocation(self.operator, self.metrics, self._limit, opening)
+        self._invocation = Invocation(self.operator, self.metrics, self._limit, opening, self._notes)
         return Attempts(self.operator, self._invocation, self.metrics, self._breaker, job=self._job)
 
     def note_breaker(self) -> None:

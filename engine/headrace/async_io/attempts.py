@@ -31,6 +31,7 @@ from headrace.async_io.invocation import Invocation
 from headrace.async_io.limits import CLOSED, Breaker, BreakerState, Deadlines
 from headrace.async_io.metrics import ServiceMetrics
 from headrace.async_io.pending_call import PENDING, PendingCall, Status
+from headrace.async_io.traced_calls import ATTEMPT
 from headrace.errors import HeadraceError, ServiceError, UserFunctionError
 from headrace.execution.record_copies import copied, is_immutable
 from headrace.interrupts import is_interrupt
@@ -105,6 +106,7 @@ class Attempts:
         self._set_aside = _SET_ASIDE.format(job=job)
         self._invocation = invocation
         self._ask = invocation.ask
+        self._is_traced = invocation.is_traced
         self._metrics = metrics
         self._breaker = breaker
         self._out = output_type(wait.function)
@@ -130,6 +132,8 @@ class Attempts:
         element.first_attempt_at = clock.now()
         element.attempts = 1
         self._metrics.attempts += 1
+        if self._is_traced:
+            ATTEMPT.set(1)
         results = self._results_at_once(element)
         if results is None:
             element.is_changed = element.is_calling = True
@@ -271,6 +275,8 @@ class Attempts:
         element.is_changed = True
         element.is_calling = True
         self._metrics.attempts += 1
+        if self._is_traced:
+            ATTEMPT.set(element.attempts)
         if element.attempts > 1:
             self._metrics.retries += 1
 

@@ -15,6 +15,7 @@ from headrace.async_io.executor import MisuseError, awaited, contained, is_cance
 from headrace.async_io.limits import Opening, ServiceLimit
 from headrace.async_io.lookup_cache import CachedCalls
 from headrace.async_io.metrics import ServiceMetrics
+from headrace.async_io.traced_calls import AsyncCall, CallNotes
 from headrace.names import counted
 
 CallMany = Callable[[list[Any]], Awaitable[list[Any]]]
@@ -105,9 +106,6 @@ def _give(group: list[tuple[Any, asyncio.Future[Any]]], responses: list[Any]) ->
             response.set_result(results)
 
 
-AsyncCall = Callable[[Any], Awaitable[Any]]
-
-
 def counted_calls(call: AsyncCall, metrics: ServiceMetrics) -> AsyncCall:
     """Return `call` with counting, and timing of answered calls."""
     time = asyncio.get_running_loop().time
@@ -132,8 +130,15 @@ Invoke = Callable[[Any], Awaitable[Any]]
 class Invocation:
     """Call chain of one operator. Create it within the loop, after the first attempt to open the function; `ask` returns a response."""
 
-    def __init__(self, wait: AsyncWait, metrics: ServiceMetrics, limit: ServiceLimit | None, opening: Opening) -> None:
-        """Wrap the function as the operator's options say."""
+    def __init__(
+        self,
+        wait: AsyncWait,
+        metrics: ServiceMetrics,
+        limit: ServiceLimit | None,
+        opening: Opening,
+        notes: CallNotes | None = None,
+    ) -> None:
+        """Wrap the function as the operator's options say. `notes` are those for the task's trace; None without one."""
         function: Any = wait.function
         self._function = function
         self._is_joined = False
@@ -142,8 +147,13 @@ class Invocation:
         is_lookup = isinstance(wait.function, LookupFunction)
         name = "look_up" if is_lookup and wait.cache is not None else "invoke"
         call: Invoke = counted_calls(opening.before(awaited(getattr(function, name), name)), metrics)
+        self.is_traced = notes is not None
+        if notes is not None:
+            call = notes.noted(call)
         if wait.batch is not None:
             many = counted_calls(opening.before(awaited(function.invoke_many, "invoke_many")), metrics)
+            if notes is not None:
+                many = notes.noted(many, takes_many=True)
             self._batched = BatchedCalls(limit.over(many) if limit else many, wait.batch, metrics)
             call = self._batched.ask
         elif limit is not None:

@@ -5,6 +5,7 @@ Output of `headrace run` on stderr while it works: events and a progress bar on 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.run.backfill import RunBranch
     from headrace.run.events import OnEvent
     from headrace.run.options import Event, RunOptions, RunReport
+    from headrace.telemetry.exported import RunJob
 
 
 # Typer reads these at run time, and does not support `str | None` in an alias.
@@ -112,8 +114,19 @@ def run_function(
 
     check_word("--runner", runner, ("spark", "local"))
     if (runner or config.profile.runner) == "local":
-        return local.run
-    return partial(spark.run, may_start=False) if without_spark else spark.run
+        return _exported(local.run)
+    return _exported(partial(spark.run, may_start=False) if without_spark else spark.run)
+
+
+def _exported(run_job: RunJob) -> Callable[[JobConfig, RunOptions, OnEvent], RunReport]:
+    """Return the function with the export of traces and metrics, if the environment asks for it."""
+    from headrace.telemetry.settings import wanted
+
+    if not (signals := wanted(os.environ)):
+        return run_job
+    from headrace.telemetry.exported import Exported
+
+    return Exported(run_job, signals)
 
 
 _SECONDS_BETWEEN_LINES = 60.0

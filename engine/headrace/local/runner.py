@@ -25,6 +25,7 @@ from headrace.run.messages import KeyedTask, SourceTask, TaskReport
 from headrace.run.options import RunOptions, RunReport
 from headrace.run.rows import Takes
 from headrace.run.tasks import StageTasks
+from headrace.run.trace import NO_TRACE, Trace
 from headrace.storage.refusals import doing
 
 
@@ -50,11 +51,16 @@ ROWS_WORTH_WORKERS: Final = 100_000
 
 
 def run(
-    config: JobConfig, options: RunOptions, on_event: OnEvent, *, rows_worth_workers: int = ROWS_WORTH_WORKERS
+    config: JobConfig,
+    options: RunOptions,
+    on_event: OnEvent,
+    *,
+    rows_worth_workers: int = ROWS_WORTH_WORKERS,
+    trace: Trace | None = None,
 ) -> RunReport:
     """Run a job once, as on Spark; return its report. From `rows_worth_workers` rows on, tasks run in worker processes.
 
-    Raises `ConfigError` for a job that needs Spark, before anything is done, and otherwise the errors of a run on Spark.
+    `trace` observes the parts of the run. Raises `ConfigError` for a job that needs Spark, before anything is done, and otherwise the errors of a run on Spark.
     """
     started = clock.monotonic()
     if problems := [*only_on_spark(config, checked_plan(config))]:
@@ -67,7 +73,9 @@ def run(
     # User code prints to standard error, as in Spark's Python workers: standard output belongs to the command.
     with redirect_stdout(sys.stderr):
         try:
-            return run_on(tasks, config, options, on_event, started=started, shows_progress=True)
+            return run_on(
+                tasks, config, options, on_event, started=started, shows_progress=True, trace=trace or NO_TRACE
+            )
         finally:
             tasks.workers.close()
 

@@ -16,6 +16,8 @@ from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.waiting import count_retries
 from headrace.tables.folder import JobFolder
 
+_WEEK: Final = 7 * 24 * 3_600_000
+
 
 @dataclass(frozen=True, slots=True)
 class Alert:
@@ -41,6 +43,19 @@ def alerts_of(config: JobConfig) -> list[Alert]:
         return [Alert(condition, None, None) for condition in conditions]
     measures, at = _Measures(config, log, log.last), log.last.checkpoint_id
     return [Alert(condition, measures.value(condition), at) for condition in conditions]
+
+
+def job_values(config: JobConfig) -> dict[str, float]:
+    """Return the metrics of a job as a whole, by name; those alone that can be told now. Growth is that of a week.
+
+    Raises `StorageError` if the job's tables cannot be read.
+    """
+    log = CheckpointLog(JobFolder.of(config))
+    if log.last is None:
+        return {}
+    measures = _Measures(config, log, log.last)
+    values = {name: measure(measures, Condition(name, "", ">", 0, period=_WEEK)) for name, measure in _OF_JOBS.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class _Measures:

@@ -18,6 +18,7 @@ from headrace.async_io.keyed_ordered import run_keyed_ordered
 from headrace.async_io.limits import ServiceLimit
 from headrace.async_io.pending_call import PendingCall, StoredCall, came_as, check_stored, loaded
 from headrace.async_io.responses import KeptResponse, KeptResponses, Wanted, kept_responses
+from headrace.async_io.traced_calls import CallNotes
 from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.execution.element import Element, Emitted
 from headrace.log.progress import TaskProgress
@@ -93,8 +94,14 @@ class AsyncStage:
             finishes=settings.finishes,
             responses=self._live_responses(wait),
             job=self.batch.job,
+            notes=self._call_notes(wait),
         )
         return operator
+
+    def _call_notes(self, wait: AsyncWait) -> CallNotes | None:
+        """Return the notes of the wait's calls for the task's trace; None without one."""
+        trace = self.output.report.trace
+        return None if trace is None else CallNotes(trace.calls, wait.name, wait.service or "")
 
     def _live_responses(self, wait: AsyncWait) -> KeptResponses | None:
         """Return the responses of the live lineage that a wait takes; None on the job itself, and if the service is called again."""

@@ -25,6 +25,7 @@ from headrace.run.options import RunOptions, StoppedBecause
 from headrace.run.output import transit_folder
 from headrace.run.services import LiveResponses
 from headrace.run.tasks import StageTasks
+from headrace.run.trace import NO_TRACE, Trace
 from headrace.run.watch import NO_WATCH, Watch, stop_file
 from headrace.sinks.sink import OUTPUTS
 from headrace.sources.intake import Intake, end_of_input
@@ -52,6 +53,7 @@ class BatchSequence:
     followed: FollowedLineage
     watch: Watch = NO_WATCH
     responses: LiveResponses | None = None
+    trace: Trace = NO_TRACE
     stopping: threading.Event = field(default_factory=threading.Event)
     committed: list[Checkpoint] = field(default_factory=list)
     touched: dict[str, Sequence[TakenFile]] = field(default_factory=dict)
@@ -176,6 +178,13 @@ class BatchSequence:
 
         The time of the slice is that of the micro-batch. On a branch, `follows` is a micro-batch of the job: the new one gets its time.
         """
+        with self.trace.span("micro-batch", checkpoint=self.job.next_id, rows=taken.rows) as span:
+            checkpoint = self._made(taken, interval, finishes=finishes, follows=follows)
+            span.set(watermark=checkpoint.watermark)
+
+    def _made(
+        self, taken: Slice, interval: Interval | None, *, finishes: bool, follows: Checkpoint | None
+    ) -> Checkpoint:
         if not self.committed:
             refuse_damaged_state(self.config, self.job.versions)
         self.tasks.start()
@@ -195,6 +204,7 @@ class BatchSequence:
             stop_at=self.stop_at(),
             finishes=finishes,
             watch=self.watch,
+            trace=self.trace,
             responses=self.responses,
         )
         self.events.batch(self.job.next_id, taken)
@@ -202,34 +212,37 @@ class BatchSequence:
         result = batch.run(taken)
         crash_points.reached("run.after")
         result.seconds["run"] = clock.monotonic() - started
-        checkpoint = self.job.commit(
-            Kind.BATCH,
-            files=result.files,
-            outputs=result.outputs,
-            sources=self._with_touched(result.sources_after(self.job.last.sources, taken)),
-            timelines=result.timelines_after(self.job.last.timelines),
-            work=result.work,
-            operators=batch.operators_after(result),
-            edges=self.plan.edges(),
-            pauses=batch.state_ttl.gaps,
-            declared=self.job.last.declared.with_ttls(batch.state_ttl.declared),
-            watermark=result.watermark,
-            interval_start=interval.start if interval else None,
-            interval_end=interval.end if interval else None,
-            processing_time=processing_time,
-            ended_at=ended_at,
-            follows=None if follows is None else follows.checkpoint_id,
-            metrics=dict(sorted(result.metrics.items())),
-            seconds={phase: round(seconds, 3) for phase, seconds in result.seconds.items()},
-            services={name: metrics.summary() for name, metrics in result.services.items()},
-            row_times={name: counts for name, counts in result.row_times.items() if counts != NO_ROW_TIMES},
-            watermark_steps=tuple(batch.open_steps(result)),
-        )
+        with self.trace.span("stage", stage="commit"):
+            checkpoint = self.job.commit(
+                Kind.BATCH,
+                files=result.files,
+                outputs=result.outputs,
+                sources=self._with_touched(result.sources_after(self.job.last.sources, taken)),
+                timelines=result.timelines_after(self.job.last.timelines),
+                work=result.work,
+                operators=batch.operators_after(result),
+                edges=self.plan.edges(),
+                pauses=batch.state_ttl.gaps,
+                declared=self.job.last.declared.with_ttls(batch.state_ttl.declared),
+                watermark=result.watermark,
+                interval_start=interval.start if interval else None,
+                interval_end=interval.end if interval else None,
+                processing_time=processing_time,
+                ended_at=ended_at,
+                follows=None if follows is None else follows.checkpoint_id,
+                metrics=dict(sorted(result.metrics.items())),
+                seconds={phase: round(seconds, 3) for phase, seconds in result.seconds.items()},
+                services={name: metrics.summary() for name, metrics in result.services.items()},
+                row_times={name: counts for name, counts in result.row_times.items() if counts != NO_ROW_TIMES},
+                watermark_steps=tuple(batch.open_steps(result)),
+            )
         self.committed.append(checkpoint)
+        self.trace.committed(checkpoint)
         self.touched.clear()
         self._remove_handed_on(checkpoint)
         self.events.long_histories(result.metrics["long_histories"])
         self.events.committed(checkpoint.checkpoint_id, taken.rows, clock.monotonic() - started)
+        return checkpoint
 
     def _with_touched(self, facts: Mapping[str, SourceFacts]) -> dict[str, SourceFacts]:
         """Return facts of sources with the records of touched files that the job has taken in, and on a branch of acknowledged ones."""

@@ -60,6 +60,7 @@ from headrace.run.options import Intervals, RunOptions, RunReport, StoppedBecaus
 from headrace.run.replay import Replay, branch_replay, fork_of
 from headrace.run.services import live_responses
 from headrace.run.tasks import StageTasks
+from headrace.run.trace import NO_TRACE, Trace
 from headrace.run.unanswered_calls import UnansweredCalls
 from headrace.run.watch import NO_WATCH, watched
 from headrace.sinks.sink import NO_WRITERS, SparkWriters
@@ -232,11 +233,13 @@ def run_on(
     topics: Mapping[str, Topic] | None = None,
     steps: Mapping[str, Derivation] | None = None,
     shows_progress: bool = False,
+    trace: Trace = NO_TRACE,
 ) -> RunReport:
     """Run a job once. `tasks` runs its tasks; `writers` has the writers of sinks that need Spark.
 
     Sources of the format kafka read `topics`, by name of the source. `steps` run Spark's steps over sources; without them, the files
     of such a source must have rows of the step's result. With `shows_progress`, sends events within micro-batches.
+    `trace` observes the parts of the run.
     """
     begun = clock.monotonic() if started is None else started
     events = RunEvents(config.job, on_event)
@@ -262,7 +265,7 @@ def run_on(
         events.opened(job.last)
         followed = FollowedLineage(config, job, [source.name for source in plan.sources])
         responses = live_responses(config, allow_effects=options.allow_effects)
-        batches = BatchSequence(tasks, job, plan, config, options, events, begun, followed, watch, responses)
+        batches = BatchSequence(tasks, job, plan, config, options, events, begun, followed, watch, responses, trace)
         batches.touched = touched_input(config, job.lineage.checkpoints)
         intake = Intake(plan, config, topics=topics, steps=steps, corrected=_corrected(config, mode))
         ending: Ending = "end" if options.end_of_input else "finish" if options.finish else None

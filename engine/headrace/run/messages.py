@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from headrace.async_io.metrics import ServiceMetrics
+from headrace.async_io.traced_calls import TracedCalls
 from headrace.config import PipelineCode
 from headrace.options import AsyncStateOptions, MaterializerOptions
 from headrace.records.source_columns import EventTimeLimit
@@ -47,6 +48,8 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Latest event time of a good row, by source or keyed operator; without an entry, any."""
     progress_from: int | None = None
     """Timestamp from which on tasks report progress (ms); None: never."""
+    is_traced: bool = False
+    """True if tasks report their times, and some of their calls."""
 
     def staging(self, sink: str) -> Staging:
         """Return how rows of a sink are staged."""
@@ -129,6 +132,17 @@ class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
     """File whose existence tells tasks to stop."""
 
 
+class TaskTrace(msgspec.Struct, kw_only=True):
+    """Times of a task, for the trace of its run."""
+
+    began_at: int = 0
+    """When it began, by the clock of its machine (ms)."""
+    begun: float = 0.0
+    """The same by the monotonic clock of its process (s), as `ended` and the times of the calls are."""
+    ended: float = 0.0
+    calls: TracedCalls
+
+
 class TaskReport(msgspec.Struct, kw_only=True):
     """Report of one task: files that it staged by state table, files for the next stage, files for sinks."""
 
@@ -164,6 +178,8 @@ class TaskReport(msgspec.Struct, kw_only=True):
     """Timestamp when the first of them is due (ms)."""
     services: dict[str, ServiceMetrics] = {}
     """Metrics by async operator."""
+    trace: TaskTrace | None = None
+    """Its times; None unless the driver has asked for them."""
     error: str | None = None
     error_class: str | None = None
     exit_code: int = 0

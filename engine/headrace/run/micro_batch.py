@@ -29,6 +29,7 @@ from headrace.run.messages import AsyncSettings, BatchSettings, KeyedTask, Sourc
 from headrace.run.result import BatchResult, Group, timeline_after
 from headrace.run.services import LiveResponses
 from headrace.run.tasks import StageTasks
+from headrace.run.trace import NO_TRACE, Trace
 from headrace.run.watch import CALLS, NO_WATCH, SOURCES, Watch, keyed_stage, stop_file
 from headrace.sources.row_check import QuarantineCheck
 from headrace.sources.slices import Slice
@@ -70,16 +71,18 @@ class MicroBatch:
         stop_at: int | None = None,
         finishes: bool = False,
         watch: Watch = NO_WATCH,
+        trace: Trace = NO_TRACE,
         responses: LiveResponses | None = None,
     ) -> None:
         """Store the settings. Every operator gets `parallelism` tasks, and sees `processing_time` (ms).
 
         `async_state`, unless None, overrides the job's setting. At `stop_at` (ms) keyed tasks stop and hold elements not begun yet.
-        With `finishes`, services are called for the last time for all waiting elements. `watch` watches the progress of each stage.
+        With `finishes`, services are called for the last time for all waiting elements. `watch` watches the progress of each stage, `trace` observes it.
         On a branch, elements take `responses` of the live lineage.
         """
         self._tasks = tasks
         self._watch = watch
+        self._trace = trace
         self._responses = responses
         self._job = job
         self._plan = plan
@@ -118,6 +121,7 @@ class MicroBatch:
             folders=tuple(name for name, sink in config.sinks.items() if sink.kind.has_folders),
             limits=event_time_limits(plan, config.sources, processing_time),
             progress_from=watch.progress_from(),
+            is_traced=trace.wants_tasks,
         )
 
     def run(self, taken: Slice) -> BatchResult:
@@ -229,8 +233,10 @@ class MicroBatch:
         with (
             result.timed("sources"),
             self._watch.stage(self._shared.checkpoint_id, SOURCES, "reading", taken.rows),
+            self._trace.span("stage", stage=SOURCES, rows=taken.rows),
         ):
             reports = self._tasks.sources(tasks)
+            self._trace.tasks(reports, [task.source for task in tasks])
         by_source: dict[str, list[TaskReport]] = {stage.name: [] for stage in self._plan.source_stages}
         for task, report in zip(tasks, reports, strict=True):
             by_source[task.source].append(report)
@@ -253,8 +259,9 @@ class MicroBatch:
             return
         rows = sum(report.calls_rows for stage in shared for report in by_source[stage.name])
         watched = self._watch.stage(self._shared.checkpoint_id, CALLS, "calling services", rows)
-        with result.timed(CALLS), watched:
+        with result.timed(CALLS), watched, self._trace.span("stage", stage=CALLS, rows=rows):
             reports = self._tasks.sources(tasks)
+            self._trace.tasks(reports, [task.source for task in tasks])
         for task, report in zip(tasks, reports, strict=True):
             result.add(task.source, [report])
 
@@ -300,8 +307,9 @@ class MicroBatch:
     def _run_keyed(self, stage: KeyedStage, result: BatchResult) -> None:
         rows = result.transit_rows[stage.name]
         watched = self._watch.stage(self._shared.checkpoint_id, keyed_stage(stage.number), stage.name, rows)
-        with result.timed(stage.name), watched:
+        with result.timed(stage.name), watched, self._trace.span("stage", stage=stage.name, rows=rows):
             reports = self._keyed(stage, result)
+            self._trace.tasks(reports, [stage.name] * len(reports))
         result.add(stage.name, reports)
 
     def _keyed(self, stage: KeyedStage, result: BatchResult) -> list[TaskReport]:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from headrace import clock
 from headrace.api.graph import NULL_KEY, KeyBy
+from headrace.async_io.traced_calls import TracedCalls
 from headrace.errors import EngineBug
 from headrace.execution.element import Emitted
 from headrace.metrics import METRICS
@@ -21,7 +22,7 @@ from headrace.records.columns import sink_schema, to_columns
 from headrace.records.keys import key_reader
 from headrace.records.source_columns import EventTimeLimit
 from headrace.records.value_arrays import UnfitRecord
-from headrace.run.messages import BatchSettings, TaskReport
+from headrace.run.messages import BatchSettings, TaskReport, TaskTrace
 from headrace.run.rows import ColumnarRows, Outlet, Rows, as_records, transit_table
 from headrace.run.transforms import called, failed, refusing_unfit
 from headrace.sinks.sink import OutputFile
@@ -52,7 +53,7 @@ class TaskOutput:
 
     def __init__(self, batch: BatchSettings, operator: str, label: str) -> None:
         """Prepare an empty report. `label` distinguishes the operator's tasks in file names."""
-        self.report = TaskReport()
+        self.report = TaskReport(trace=TaskTrace(calls=TracedCalls()) if batch.is_traced else None)
         self._batch = batch
         self._changelog = Changelog(operator, batch.checkpoint_id, batch.max_parallelism)
         self._operator = operator

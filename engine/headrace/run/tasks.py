@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
+from headrace import clock
 from headrace.errors import EngineBug, HeadraceError, UserFunctionError
 from headrace.interrupts import is_interrupt
 from headrace.names import counted
@@ -143,6 +144,7 @@ def of_task(error: BaseException) -> HeadraceError:
 
 def _guarded(work: Callable[[], TaskReport], index: int) -> TaskReport:
     """Return the report of the work. It includes Headrace's own errors, so that Spark does not retry."""
+    began_at, begun = clock.now(), clock.monotonic()
     try:
         report = work()
     except BaseException as error:
@@ -151,4 +153,6 @@ def _guarded(work: Callable[[], TaskReport], index: int) -> TaskReport:
         ours = of_task(error)
         report = TaskReport(error=str(ours), error_class=type(ours).__name__)
     report.task = index
+    if (trace := report.trace) is not None:
+        trace.began_at, trace.begun, trace.ended = began_at, begun, clock.monotonic()
     return report

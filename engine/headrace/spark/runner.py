@@ -19,6 +19,7 @@ from headrace.run.job_run import run_on
 from headrace.run.messages import KeyedTask, SourceTask, TaskReport
 from headrace.run.options import Event, RunOptions, RunReport
 from headrace.run.rows import Takes
+from headrace.run.trace import NO_TRACE, Trace
 from headrace.sinks.sink import SparkRows, SparkWriters
 from headrace.sources.kafka.landed import Topic
 from headrace.sources.transformed.source import Derivation
@@ -120,10 +121,17 @@ class SparkOnDemand:
             return self._context
 
 
-def run(config: JobConfig, options: RunOptions, on_event: OnEvent, *, may_start: bool = True) -> RunReport:
+def run(
+    config: JobConfig,
+    options: RunOptions,
+    on_event: OnEvent,
+    *,
+    may_start: bool = True,
+    trace: Trace | None = None,
+) -> RunReport:
     """Run a job once; return its report. Spark starts when the first micro-batch needs it; at once if the driver is on the cluster.
 
-    Unless it `may_start`, `SparkNeededError` is raised in its place, before anything is taken in.
+    Unless it `may_start`, `SparkNeededError` is raised in its place, before anything is taken in. `trace` observes the parts of the run.
 
     Raises a `HeadraceError` that says who has to act. Checkpoints committed before the error stay.
     """
@@ -132,7 +140,7 @@ def run(config: JobConfig, options: RunOptions, on_event: OnEvent, *, may_start:
     spark = SparkOnDemand(config, on_event, may_start=may_start)
     if config.profile.deploy_mode == "cluster":
         spark.start()  # YARN kills a driver without a SparkContext after 100 s, and fails one that ends without it
-    return _run_with(spark, plan, config, options, on_event, started=started)
+    return _run_with(spark, plan, config, options, on_event, started=started, trace=trace)
 
 
 def run_in(spark: SparkSession, config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
@@ -149,6 +157,7 @@ def _run_with(
     on_event: OnEvent,
     *,
     started: float | None = None,
+    trace: Trace | None = None,
 ) -> RunReport:
     return run_on(
         spark,
@@ -160,4 +169,5 @@ def _run_with(
         topics=spark.topics(),
         steps=spark.steps(plan),
         shows_progress=True,
+        trace=trace or NO_TRACE,
     )

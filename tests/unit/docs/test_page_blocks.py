@@ -179,6 +179,10 @@ BLOCKS = {
         "select * exclude": "unit/docs/test_page_blocks.py::test_query_on_the_materializer_page_gives_the_table",
         "$ headrace history flights": SYNTAX,
     },
+    "metrics": {
+        "pip install 'headrace[otel]'": NETWORK,
+        "run             job": "unit/telemetry/test_exported_runs.py::test_page_names_the_attributes_of_spans",
+    },
     "nexmark": {
         "$ python -m pipelines.nexmark.generator": "unit/nexmark/test_generator.py::test_command_prints_the_written_files",
         "$ python -m benchmarks.nexmark": MEASUREMENT,

@@ -92,7 +92,7 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
     ) -> None:
         """Take the stored classes of both sides, and the TTLs of their states; records match where `on` is true, None: all of a key."""
         self._emit = emit
-        self._on = on
+        self._on = self.condition = on
         self._how = how
         self._sides = (
             Side(0, "left", how.keeps_left, types[0], lifetimes[0]),

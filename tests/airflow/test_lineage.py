@@ -8,8 +8,7 @@ from airflow.sdk import DAG
 from msgspec.structs import replace
 
 from headrace.airflow import HeadraceRunOperator
-from headrace.airflow._results import datasets_of
-from headrace.config import SourceConfig, load_job
+from headrace.config import SourceConfig, datasets_of, load_job
 
 
 def test_datasets_are_named_by_their_places(home):
@@ -23,8 +22,8 @@ def test_datasets_are_named_by_their_places(home):
         sinks={"board": replace(job.sinks["flight_board"], path="s3://lake/tables/board")},
     )
     assert datasets_of(job) == (
-        [("file", "/data/events"), ("kafka://one:9092", "orders")],
-        [("s3://lake", "tables/board")],
+        {"files": ("file", "/data/events"), "messages": ("kafka://one:9092", "orders")},
+        {"board": ("s3://lake", "tables/board")},
     )
 
 

@@ -37,6 +37,7 @@ from headrace.api.graph import (
     LagNode,
     Map,
     Node,
+    OnConflict,
     OperatorFunction,
     Process,
     SinkNode,
@@ -283,8 +284,13 @@ def _side(process: Process, output: Input, takes: _Takes) -> ColumnReads:
 
 
 def _materialized(materializer: UpsertMaterialize, output: Input, takes: _Takes) -> ColumnReads:
+    """Return what the rows of a table read. Their order decides, unless a key has one row at a time: then there is no choice."""
     passed = _passed(materializer, output, takes)
-    return passed._replace(rows=fields_read(materializer.primary_key, Kind.GROUP_BY) | fields_read([TIME], Kind.SORT))
+    changes = changes_of(output.node.inputs[0])
+    has_one = not changes.mode.is_upsert and any({*key} <= {*materializer.primary_key} for key in changes.unique)
+    chooses = not has_one or materializer.ttl is not None or materializer.on_conflict is not OnConflict.KEEP_HISTORY
+    order = fields_read([TIME] if chooses else [], Kind.SORT)
+    return passed._replace(rows=fields_read(materializer.primary_key, Kind.GROUP_BY) | order)
 
 
 def _lagging(lag: LagNode, output: Input, takes: _Takes) -> ColumnReads:

@@ -154,12 +154,15 @@ def _of_source(source: SourceNode, stored: Sequence[Column]) -> ColumnLineage:
 def _behind(reads: ColumnReads, inputs: Sequence[ColumnLineage]) -> ColumnLineage:
     """Return the lineage of results that read these inputs. Many columns may read the same, which is looked up once."""
     known: dict[Reads, Origins] = {}
+    nothing: Origins = frozenset()
 
     def origins(wanted: Reads) -> Origins:
         if wanted not in known:
-            known[wanted] = frozenset(
-                origin.read_by(one) for one in wanted for origin in inputs[one.input].columns.get(one.field, ())
-            )
+            # Fields that a function of a user has made mostly have the same origins: each set of them is walked once.
+            steps = {
+                (inputs[one.input].columns.get(one.field, nothing), one._replace(field="", input=0)) for one in wanted
+            }
+            known[wanted] = frozenset(origin.read_by(reader) for before, reader in steps for origin in before)
         return known[wanted]
 
     columns = {field: origins(wanted) for field, wanted in reads.columns.items()}

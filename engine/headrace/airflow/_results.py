@@ -200,4 +200,4 @@ def operator_lineage(job: JobConfig, described: Mapping[str, Any] | None = None)
         inputs, outputs = ([named._asdict() for named in datasets.values()] for datasets in datasets_of(job))
     else:
         inputs, outputs = described["inputs"], described["outputs"]
-    return lineage(inputs=[dataset(**one) for one in inputs], outputs=[dataset(**one) for one in outputs])
+    return lineage(inputs=[dataset(**plain) for plain in inputs], outputs=[dataset(**plain) for plain in outputs])

@@ -74,7 +74,7 @@ Reads = frozenset[Read]
 
 
 class ColumnReads(NamedTuple):
-    """What an operator reads: for each field of its results, and, in `rows`, to decide which rows there are.
+    """Fields that an operator reads: for each field of its results, and, in `rows`, to decide which rows there are.
 
     Without `TIME` among the columns, the time of a result depends on all that is read.
     """
@@ -94,7 +94,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeclaredReads:
-    """What a user declares with `reads=`: `fields` of the inputs, for the `columns` of the result that have none of their own.
+    """Declaration of a user by `reads=`: `fields` of the inputs, for the `columns` of the result that have none of their own.
 
     `fields` is None where these may read every field.
     """

@@ -210,7 +210,7 @@ class KeyBy:
             return fields_read(self.fields, kind, number=number)
         names = None if self.reads is None else self.reads.fields
         reads = read_by_user(name_of(self.function), kind, [takes], names)
-        return frozenset(one._replace(input=number) for one in reads)
+        return frozenset(reader._replace(input=number) for reader in reads)
 
 
 @dataclass(frozen=True, slots=True)

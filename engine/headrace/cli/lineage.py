@@ -46,12 +46,12 @@ def lineage(
 
     config = load(job)
     checked_plan(config)
-    found = job_lineage(config.code)
-    wanted = None if column is None else _column(column, found)
-    sinks = [*_sinks(found, wanted)]
+    known = job_lineage(config.code)
+    wanted = None if column is None else _column(column, known)
+    sinks = [*_sinks(known, wanted)]
     blocks: list[Block | str] = []
     for sink in sinks:
-        blocks += [f"sink {sink['sink']}", Table.shown(("column", "from", "how"), [*_rows(sink, found)])]
+        blocks += [f"sink {sink['sink']}", Table.shown(("column", "from", "how"), [*_rows(sink, known)])]
     return Report(*facts(job=config.job, sinks=sinks), *blocks)
 
 

@@ -106,7 +106,7 @@ class _Counting(Aggregate):
     def column_reads(self, record: type[Struct]) -> Reads:
         """Return what the result reads of records of a type: without a value, it counts rows."""
         reads = Aggregate.column_reads(self, record)
-        return reads if self.value is not None else frozenset(one for one in reads if not one.kind.is_direct)
+        return reads if self.value is not None else frozenset(reader for reader in reads if not reader.kind.is_direct)
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ def lineage_of(pipeline: PipelineGraph, source_names: Names = (), sink_names: Na
     sinks: dict[str, ColumnLineage] = {}
     sink_columns: dict[str, tuple[Column, ...]] = {}
     for node in pipeline.nodes:
-        inputs = [streams[id(one.node), one.side] for one in node.inputs]
+        inputs = [streams[id(edge.node), edge.side] for edge in node.inputs]
         operator = node.operator
         if isinstance(operator, SourceNode):
             sources[operator.name] = _columns(operator.record, of_sources.get(operator.name, ()))
@@ -160,18 +160,19 @@ def _behind(reads: ColumnReads, inputs: Sequence[ColumnLineage]) -> ColumnLineag
         if wanted not in known:
             # Fields that a function of a user has made mostly have the same origins: each set of them is walked once.
             steps = {
-                (inputs[one.input].columns.get(one.field, nothing), one._replace(field="", input=0)) for one in wanted
+                (inputs[reader.input].columns.get(reader.field, nothing), reader._replace(field="", input=0))
+                for reader in wanted
             }
             known[wanted] = frozenset(origin.read_by(reader) for before, reader in steps for origin in before)
         return known[wanted]
 
     columns = {field: origins(wanted) for field, wanted in reads.columns.items()}
-    return ColumnLineage(columns, origins(reads.rows).union(*(one.rows for one in inputs)))
+    return ColumnLineage(columns, origins(reads.rows).union(*(taken.rows for taken in inputs)))
 
 
 def _outputs(node: Node) -> Iterator[tuple[str | None, ColumnReads]]:
     """Yield the outputs of an operator by side, and what each reads."""
-    takes = [record_of(one) for one in node.inputs]
+    takes = [record_of(edge) for edge in node.inputs]
     keys = _keys(node, takes)
     sides = node.operator.side_outputs if isinstance(node.operator, Process) else ()
     for side in (None, *(side.name for side in sides)):
@@ -185,9 +186,9 @@ def _keys(node: Node, takes: Sequence[type[msgspec.Struct]]) -> Reads:
     function = getattr(node.operator, "function", None)
     kind = function.key_kind if isinstance(function, OperatorFunction) else Kind.GROUP_BY
     reads = [
-        one.key.column_reads(record, kind, number)
-        for number, (one, record) in enumerate(zip(node.inputs, takes, strict=True))
-        if one.key is not None
+        edge.key.column_reads(record, kind, number)
+        for number, (edge, record) in enumerate(zip(node.inputs, takes, strict=True))
+        if edge.key is not None
     ]
     return frozenset[Read]().union(*reads)
 
@@ -197,7 +198,7 @@ def _with_time(reads: ColumnReads, inputs: int) -> ColumnReads:
     if TIME in reads.columns:
         return reads
     times = [fields_read([TIME], Kind.IDENTITY, number=number) for number in range(inputs)]
-    others = {one._replace(kind=Kind.CONDITIONAL) for columns in reads.columns.values() for one in columns}
+    others = {reader._replace(kind=Kind.CONDITIONAL) for columns in reads.columns.values() for reader in columns}
     return reads._replace(columns={**reads.columns, TIME: frozenset(others).union(*times)})
 
 
@@ -271,7 +272,7 @@ def _by_user(process: Process, takes: _Takes, gives: type[msgspec.Struct], decla
     columns = results_of_user(by, takes, gives, declared)
     order = frozenset[Read]().union(*(fields_read([TIME], Kind.SORT, number=number) for number in range(len(takes))))
     rows = rows_of_user(by, takes, declared)
-    times = {one._replace(kind=Kind.TRANSFORMATION) for one in order}
+    times = {reader._replace(kind=Kind.TRANSFORMATION) for reader in order}
     return ColumnReads({**columns, TIME: rows.union(times)}, rows | order)
 
 
@@ -282,7 +283,9 @@ def _side(process: Process, output: Input, takes: _Takes) -> ColumnReads:
         return _by_user(process, takes, record_of(output))
     number = function.late_sides().get(str(output.side), 0)
     every = read_by_user("", Kind.FILTER, [takes[number]])
-    reads = frozenset(one._replace(input=number) for one in every) | fields_read([TIME], Kind.FILTER, number=number)
+    reads = frozenset(reader._replace(input=number) for reader in every) | fields_read(
+        [TIME], Kind.FILTER, number=number
+    )
     return ColumnReads(copied([*takes[number].__struct_fields__, TIME], number=number), reads)
 
 

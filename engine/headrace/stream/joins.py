@@ -74,7 +74,7 @@ def pair_reads(
     declared = declared_reads(join, reads, sides, gives)
     if declared is None and isinstance(emit, type):
         of_sides = [read_by_user("", Kind.TRANSFORMATION, [side]) for side in sides]
-        of_sides[1] = frozenset(one._replace(input=1) for one in of_sides[1])
+        of_sides[1] = frozenset(reader._replace(input=1) for reader in of_sides[1])
         return dict(zip(gives.__struct_fields__, of_sides, strict=False))
     return results_of_user(name_of(emit), sides, gives, declared)
 

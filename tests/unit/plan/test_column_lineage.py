@@ -62,10 +62,28 @@ def test_other_columns_never_change_a_column(steps, keep, rows, column, seed):
     untouched = [name for name in SALE if all(origin.column != column for origin in lineage.of(name))]
     if not untouched:
         return
-    chance = random.Random(seed)
-    others = [msgspec.structs.replace(row, **{column: chance.choice(OTHER.get(column, range(7)))}) for row in rows]
+    others = _with_other(rows, column, random.Random(seed))
     before, after = _result(steps, keep, rows), _result(steps, keep, others)
     assert {name: before[name] for name in untouched} == {name: after[name] for name in untouched}
+
+
+@examples(1)
+@given(rows=SALES, seed=st.integers(0, 1 << 30))
+@pytest.mark.parametrize("step", sorted(STEPS))
+def test_single_operator_reads_no_other_columns(step, rows, seed):
+    chance = random.Random(seed)
+    lineage = lineage_of(pipeline_of([step])).sinks["result"]
+    before = _result([step], None, rows)
+    for column in ("id", "shop", "item", "amount", "rate"):
+        untouched = [name for name in SALE if all(origin.column != column for origin in lineage.of(name))]
+        if untouched:
+            after = _result([step], None, _with_other(rows, column, chance))
+            assert {name: before[name] for name in untouched} == {name: after[name] for name in untouched}
+
+
+def _with_other(rows, column, chance):
+    """Return rows with other values of a column."""
+    return [msgspec.structs.replace(row, **{column: chance.choice(OTHER.get(column, range(7)))}) for row in rows]
 
 
 def _reads(*steps, keep=None):
@@ -144,7 +162,7 @@ ROWS = ["at sort", "id group by"]
         ),
     ],
 )
-def test_operators_say_what_they_read(step, columns, rows):
+def test_operators_name_the_columns_they_read(step, columns, rows):
     assert _reads(step) == (columns, sorted(rows))
 
 

@@ -86,6 +86,8 @@ class RunEvents:
         self._facets = _run_facets(options, environment.get(PARENT, ""))
         self._inputs, self._outputs = datasets(config, known_columns(config))
         self._queue: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
+        self._is_ready = threading.Event()
+        """The client is imported, or cannot be."""
         self._left = 0
         self._has_told = False
         self._thread = threading.Thread(target=self._send_all, daemon=True, name="headrace-openlineage")
@@ -106,8 +108,9 @@ class RunEvents:
         )
 
     def close(self) -> None:
-        """Wait for the events, for a second at most. Those that are left then are lost."""
+        """Wait for the collector, for a second at most. Events that are left then are lost."""
         self._queue.put(None)
+        self._is_ready.wait()
         self._thread.join(_PATIENCE)
         if self._left and self._thread.is_alive():
             self._tell(f"the collector has not taken them within {_PATIENCE:.0f} s")
@@ -118,6 +121,8 @@ class RunEvents:
         except Exception as error:  # noqa: BLE001 - of the client's configuration
             self._tell(_reason(error))
             return
+        finally:
+            self._is_ready.set()
         while (event := self._queue.get()) is not None:
             try:
                 emit(event)

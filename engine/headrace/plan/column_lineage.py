@@ -251,7 +251,7 @@ def _timed(transform: AssignEventTime, output: Input, takes: _Takes) -> ColumnRe
 
 
 def _answered(wait: AsyncWait, output: Input, takes: _Takes) -> ColumnReads:
-    by = type(wait.function).__name__
+    by = wait.name  # lookup() wraps its function in a class of its own
     columns = results_of_user(by, takes, record_of(output), wait.reads)
     return ColumnReads(columns | copied([TIME]), rows_of_user(by, takes, wait.reads))
 

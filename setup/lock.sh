@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 uv pip compile --quiet --universal --generate-hashes --python-version 3.11 "$@" \
-    --custom-compile-command "make lock" --extra spark --extra airflow --extra protobuf \
+    --custom-compile-command "make lock" --extra spark --extra airflow --extra openlineage --extra protobuf \
     --no-emit-package playwright \
     pyproject.toml requirements.in --output-file requirements.txt
 {

@@ -180,6 +180,11 @@ def unique_id() -> str:
     return _clock.unique_id()
 
 
+def named_uuid(name: str) -> str:
+    """Return the UUID of a name: the same for each call."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, name))
+
+
 def jitter() -> float:
     """Return a random number in [0, 1)."""
     return _clock.jitter()

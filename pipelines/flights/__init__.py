@@ -8,7 +8,7 @@ from typing import Final
 from headrace import CircuitBreaker, ExponentialBackoff, LookupCache, OutputMode, Pipeline, StateTtl, Strategy
 from pipelines.flights.delay_propagation import OVERDUE_AFTER, DelayPropagation
 from pipelines.flights.hourly_departures import CountDepartures, airport_and_hour, has_departed
-from pipelines.flights.records import FlightEvent, OverdueAlert
+from pipelines.flights.records import BOARD_READS, WEATHER_READS, FlightEvent, OverdueAlert
 from pipelines.flights.weather_lookup import WeatherLookup, WeatherUnavailableError
 
 
@@ -48,9 +48,10 @@ def flights(board_ttl: StateTtl | None = None, overdue_after: timedelta = OVERDU
             park_after=timedelta(seconds=2),
             breaker=CircuitBreaker(failures=20, probe_after=timedelta(seconds=5), longest=timedelta(seconds=10)),
             service="weather",
+            reads=WEATHER_READS,
         )
         .key_by("aircraft")
-        .process("delay_propagation", DelayPropagation(overdue_after))
+        .process("delay_propagation", DelayPropagation(overdue_after), reads=BOARD_READS)
         .side_output("overdue", OverdueAlert, sink="overdue_alerts")
         # With the upsert key a line whose state was forgotten is still replaced, or removed, rather than doubled. All
         # changes of a flight come from its aircraft, in order, so no history would be needed. The materializer is
@@ -67,9 +68,13 @@ def flights(board_ttl: StateTtl | None = None, overdue_after: timedelta = OVERDU
     )
     # A second branch: it calls no service, so it continues while the weather service is down.
     (
-        events.filter(has_departed)
-        .key_by(airport_and_hour)
-        .process("count_departures", CountDepartures())
+        events.filter(has_departed, reads=("event", "departure"))
+        .key_by(airport_and_hour, reads=("origin", "departure"))
+        .process(
+            "count_departures",
+            CountDepartures(),
+            reads={"*": ("flight_id",), "origin": ("origin",), "hour": ("departure",), "departures": ("flight_id",)},
+        )
         .upsert_materialize("departures", primary_key=("origin", "hour"), upsert_key=("origin", "hour"))
         .sink("hourly_departures")
     )

@@ -99,6 +99,25 @@ class HourlyDepartures(Struct, frozen=True):
     departures: int
 
 
+WEATHER_READS: Final = {
+    "*": (),
+    **{name: (name,) for name in FlightEvent.__struct_fields__},
+    "aircraft": ("tailnum", "flight_id"),
+    **dict.fromkeys(Weather.__struct_fields__, ("origin", "scheduled_departure")),
+}
+"""Fields of an event that each field of `with_weather` comes from, for `headrace lineage`; it keeps every event."""
+
+BOARD_READS: Final = {
+    "*": ("event", "seq", "emitted_at", "flight_id"),
+    **{name: (name,) for name in BoardRow.__struct_fields__ if name in Enriched.__struct_fields__},
+    "status": ("event",),
+    "expected_delay_minutes": (
+        *("event", "emitted_at", "flight_id", "scheduled_departure", "scheduled_arrival", "departure", "arrival"),
+    ),
+}
+"""Fields of an event that each field of the board's lines comes from. A line's own event has its other fields."""
+
+
 def with_weather(event: FlightEvent, weather: Weather = NO_WEATHER) -> Enriched:
     """Return `event` with its aircraft and weather filled in."""
     values = (*astuple(event), event.tailnum or event.flight_id, *astuple(weather))

@@ -105,6 +105,7 @@ class DriverOperator(SparkSubmitOperator):
     ) -> None:
         super().__init__(**_arguments(job, application_args, kwargs))
         self.spark_ui_link = ""
+        self.described_lineage: dict[str, Any] | None = None
         self._job = job
         self._needs_spark = (runner or job.profile.runner) == "spark"
         self._command: HeadraceCommand | None = None
@@ -142,6 +143,10 @@ class DriverOperator(SparkSubmitOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002  the provider calls it so
         """Return the job's sources and sinks as `OperatorLineage` of Airflow's OpenLineage provider; None without the provider."""
+        return operator_lineage(self._job, self.described_lineage)
+
+    def get_openlineage_facets_on_start(self) -> Any:
+        """Return the places of the job's sources and sinks, as `get_openlineage_facets_on_complete` does: the run tells their columns."""
         return operator_lineage(self._job)
 
     def prepare(self) -> None:

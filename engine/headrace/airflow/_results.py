@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import attrs
 from airflow.sdk import Asset, BaseOperatorLink, conf
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from headrace.airflow._partitions import add_keys
-from headrace.config import JobConfig
+from headrace.config import JobConfig, datasets_of
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
@@ -176,16 +177,15 @@ def result_page(task_instance: Any) -> str:
     return f"{base}/dags/{dag}/runs/{run}/tasks/{task}/xcom"
 
 
-def datasets_of(job: JobConfig) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return OpenLineage's namespace and name of each dataset that a job reads, and of each that it writes."""
-    return (
-        [_place(source.kind.address(source)) for source in job.sources.values()],
-        [_place(sink.path) for sink in job.sinks.values()],
-    )
+def reports_lineage() -> bool:
+    """Return whether Airflow's OpenLineage provider is installed, so that it sends the events of tasks."""
+    return find_spec("airflow.providers.openlineage") is not None
 
 
-def operator_lineage(job: JobConfig) -> Any:
+def operator_lineage(job: JobConfig, described: Mapping[str, Any] | None = None) -> Any:
     """Return the provider's `OperatorLineage` for a run of a job; None if the provider is not installed.
+
+    `described` has the datasets with columns and their lineage, as the run reports them; None: only their places are known.
 
     Raises `ModuleNotFoundError` when the provider is installed without its own dependencies.
     """
@@ -196,15 +196,8 @@ def operator_lineage(job: JobConfig) -> Any:
         if str(error.name).startswith(("airflow.providers.openlineage", "openlineage")):
             return None
         raise
-    inputs, outputs = (
-        [dataset(namespace=namespace, name=name) for namespace, name in datasets] for datasets in datasets_of(job)
-    )
-    return lineage(inputs=inputs, outputs=outputs)
-
-
-def _place(path: str) -> tuple[str, str]:
-    """Return the dataset of a place: on a disk `file` and the path; else the store, or the broker, and the rest of the URI."""
-    place = urlsplit(path)
-    if place.scheme and place.netloc:
-        return f"{place.scheme}://{place.netloc}", place.path.strip("/") or "/"
-    return "file", path
+    if described is None:
+        inputs, outputs = ([named._asdict() for named in datasets.values()] for datasets in datasets_of(job))
+    else:
+        inputs, outputs = described["inputs"], described["outputs"]
+    return lineage(inputs=[dataset(**plain) for plain in inputs], outputs=[dataset(**plain) for plain in outputs])

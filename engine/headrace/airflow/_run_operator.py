@@ -35,6 +35,7 @@ from headrace.airflow._results import (
     SparkUiLink,
     announce,
     keep_position,
+    reports_lineage,
     result_of,
     result_page,
     sink_assets,
@@ -200,13 +201,18 @@ class HeadraceRunOperator(DriverOperator):
         self._check(context)
         if (timestamp := asked_at(context)) is not None:
             self.application_args = [*(self.application_args or []), option("recompute", timestamp.isoformat())]
+        if reports_lineage():
+            self.application_args = [*(self.application_args or []), "--lineage"]
         try:
             report = self.report(context)
         except CommandFailed as failed:
             if self._is_for_replay(failed):
                 return self._registered(failed.report or {}, context)
             raise self._failed(failed, context) from None
-        return None if report is None else self._finished(result_of(report), context)
+        if report is None:
+            return None
+        self.described_lineage = report.pop("lineage", None)
+        return self._finished(result_of(report), context)
 
     def prepare(self) -> None:
         """Turn the rendered arguments into those of spark-submit. Raises `ConfigError` for invalid ones."""

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple, cast
 import msgspec
 
 from headrace.api.changelog import INSERTS, UPSERTS_OF_UNKNOWN_KEY, ChangelogMode, StreamChanges
+from headrace.api.column_reads import TIME, ColumnReads, DeclaredReads, Kind, Reads, copied, fields_read, read_by_user
 from headrace.api.functions import AsyncFunction, KeyedFunction, function_types
 from headrace.api.records import RowKind
 from headrace.api.services import AsyncRetryStrategy, Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
@@ -157,6 +158,7 @@ class LagNode(UpsertMaterialize):
     record: type[msgspec.Struct]
     function: Callable[[Any, Any], msgspec.Struct]
     offset: int = 1
+    reads: DeclaredReads | None = None
 
     @property
     def keyed_by(self) -> tuple[str, ...]:
@@ -195,10 +197,20 @@ class KeyBy:
 
     fields: tuple[str, ...] = ()
     function: Callable[[Any], Any] | None = None
+    reads: DeclaredReads | None = None
+    """Fields that the function reads; None: it may read every field."""
 
     def __str__(self) -> str:
         """Return the fields, or the function's name."""
         return ", ".join(self.fields) if self.function is None else name_of(self.function)
+
+    def column_reads(self, takes: type[msgspec.Struct], kind: Kind, number: int = 0) -> Reads:
+        """Return what the key of records of type `takes` reads, in the input `number`."""
+        if self.function is None:
+            return fields_read(self.fields, kind, number=number)
+        names = None if self.reads is None else self.reads.fields
+        reads = read_by_user(name_of(self.function), kind, [takes], names)
+        return frozenset(reader._replace(input=number) for reader in reads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +283,7 @@ class Map:
     record: type[msgspec.Struct]
     keeps: tuple[str, ...] = ()
     """Fields that a result has with the values of its record."""
+    reads: DeclaredReads | None = None
 
     @property
     def name(self) -> str:
@@ -285,6 +298,7 @@ class Filter:
     predicate: Callable[[Any], object]
     deletes: bool = False
     """True: updates come without their old rows, so a refused row deletes its key."""
+    reads: DeclaredReads | None = None
 
     @property
     def name(self) -> str:
@@ -300,6 +314,7 @@ class FlatMap:
     record: type[msgspec.Struct]
     keeps: tuple[str, ...] = ()
     """Fields that a result has with the values of its record."""
+    reads: DeclaredReads | None = None
 
     @property
     def name(self) -> str:
@@ -371,6 +386,7 @@ class AsyncWait:
     """Key of the stream's upserts; empty for other streams."""
     takes_inserts_alone: bool = False
     """True: nothing declares what the stream's changes mean, and a retraction must not call again."""
+    reads: DeclaredReads | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +408,7 @@ class Process:
     side_outputs: tuple[SideOutput, ...] = ()
     emits: ChangelogMode | None = None
     """Mode of what a function of a user emits; None: not declared."""
+    reads: DeclaredReads | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,6 +485,8 @@ class OperatorFunction:
     """True: a result has only a part of the records of its window, and no field tells the parts apart."""
     has_row_of_each_key: bool = False
     """True: the result has one row for each key of the stream, whose fields hold the key under their names."""
+    key_kind: ClassVar[Kind] = Kind.GROUP_BY
+    """How the keys of the inputs are read."""
 
     def has_null_key(self, ctx: Any) -> bool:
         """Return whether the record or timer of `ctx` has a null key, which only a function that `takes_null_keys` gets."""
@@ -494,6 +513,15 @@ class OperatorFunction:
     def fields_of_deletions(self, _number: int, /) -> tuple[str, ...] | None:
         """Return the fields beside the key that the function reads of a `-D` of an input; None if it reads all."""
         return self.read_of_deletions if self.needs_keys_of_deletions else None
+
+    def column_reads(self) -> ColumnReads:
+        """Return what the results read of the inputs, apart from their keys. Raises `NotImplementedError` unless overridden."""
+        raise NotImplementedError
+
+    def reads_as_taken(self, *rows: Reads) -> ColumnReads:
+        """Return what is read where results are records of the first input, with their times, chosen by what the `rows` read."""
+        takes = function_types(cast("Any", self))[0][0]
+        return ColumnReads(copied([*takes.__struct_fields__, TIME]), frozenset().union(*rows))
 
     def late_sides(self) -> dict[str, int]:
         """Return the side outputs of late records, with the number of the input that they come from."""

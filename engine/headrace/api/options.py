@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
+from headrace.api.column_reads import TIME, ColumnReads, Kind, Reads, copied, fields_read, read_by_user
 from headrace.api.functions import KeyedCoProcessFunction, KeyedProcessFunction, TimeDomain, function_types
-from headrace.api.graph import Emit, KeyBy, OperatorFunction
+from headrace.api.graph import Emit, KeyBy, OperatorFunction, name_of
 from headrace.api.ttl import StateTtl
 
 
@@ -253,7 +254,25 @@ In2 = TypeVar("In2", bound=msgspec.Struct)
 
 
 class JoinFunction(KeyedCoProcessFunction[In, In2, Out], OperatorFunction):
-    """A keyed function that joins the records of two inputs."""
+    """A keyed function that joins the records of two inputs.
+
+    `pair_reads` has what the columns of a pair's result read; None: results are records of the first input. Records match where
+    `condition` is true.
+    """
+
+    key_kind = Kind.JOIN
+    time_kind: ClassVar[Kind] = Kind.JOIN
+    """How the times of both inputs are read."""
+    pair_reads: Mapping[str, Reads] | None = None
+    condition: Callable[[Any, Any], object] | None = None
+
+    def column_reads(self) -> ColumnReads:
+        """Return what the results read of both inputs."""
+        takes = function_types(self)[0]
+        columns = copied(takes[0].__struct_fields__) if self.pair_reads is None else self.pair_reads
+        times = [fields_read([TIME], self.time_kind, number=number) for number in range(len(takes))]
+        on = () if self.condition is None else read_by_user(name_of(self.condition), Kind.JOIN, takes)
+        return ColumnReads(columns, frozenset().union(*times, on))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

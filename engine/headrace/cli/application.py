@@ -222,6 +222,7 @@ _COMMANDS = {
     "run.register": ["run"],
     "check.register": ["check", "verify"],
     "jobs.register": ["jobs", "explain"],
+    "lineage.register": ["lineage"],
     "status.register": ["status", "checkpoints"],
     "alerts.register": ["alerts"],
     "top.register": ["top"],

@@ -18,6 +18,7 @@ from headrace import clock
 from headrace.cli.arguments import REPORT_FILE, Branch, Cluster, Job, check_word, load, new_run_id, parsed_milliseconds
 from headrace.cli.backfill_result import Ended, followed
 from headrace.cli.branch import OtherPipeline, OtherSource, Setting, with_options
+from headrace.cli.lineage_events import datasets_of_run, with_events
 from headrace.cli.run_steps import RunSteps
 from headrace.errors import ConfigError, HeadraceError
 from headrace.report import Block, Fact, Report, Time, facts
@@ -53,6 +54,10 @@ Finish = Annotated[bool, typer.Option("--finish", help="At the end, call service
 EndOfInput = Annotated[
     bool,
     typer.Option("--end-of-input", help="At the end, declare that no more input comes: the last windows close."),
+]
+Lineage = Annotated[
+    bool,
+    typer.Option("--lineage", help="Put OpenLineage's datasets into the report, for a scheduler that sends events."),
 ]
 Runner = Annotated[
     Optional[str],  # noqa: UP045
@@ -251,6 +256,7 @@ def run(
     allow_effects: AllowEffects = False,
     setting: Setting = None,
     branch: Branch = None,
+    lineage: Lineage = False,
 ) -> Report:
     """Take in new input, update state and sinks.
 
@@ -290,6 +296,9 @@ def run(
     after it. Both are steps of the report, with their seconds. A run goes on where the check fails, and refuses what it cannot work with.
     A failed verification ends with exit code 1; what the run has committed stays.
 
+    With --lineage the report has the job's sources and sinks as datasets of OpenLineage, for a scheduler that sends the events of
+    the run itself. Without, the run sends them, if OPENLINEAGE_URL or another variable of OpenLineage says where to.
+
     --report FILE writes the output of --json, or {"error", "message", "exit_code"}, to FILE, wherever stdout goes. An error in
     FILE is not shown on stderr as well.
 
@@ -328,7 +337,8 @@ def run(
     try:
         if check:
             steps.check()
-        report = steps.run(lambda: _run(config, options, runner, without_spark=without_spark))
+        run_job = partial(_run, config, options, runner, without_spark=without_spark)
+        report = steps.run(lambda: with_events(config, options, run_job, is_reported=lineage))
         failed = steps.verify() if verify else None
     except HeadraceError:  # the lag of a job whose runs fail grows, too
         steps.tell(is_scheduled=False)
@@ -337,6 +347,8 @@ def run(
     steps.tell(is_scheduled=failed is None and ctx.meta.get(REPORT_FILE) is not None)
     content, blocks = plain_report(report), [*_blocks(report, options)]
     content |= {"steps": steps.taken, "compaction_due": steps.compaction_due, "alerts": steps.alerts}
+    if lineage:
+        content["lineage"] = dict(zip(("inputs", "outputs"), datasets_of_run(config), strict=True))
     if report.pending is not None and config.replay.follow == "automatic" and not no_follow:
         content["backfill"], after = _follow(config, options, runner)
         blocks += after

@@ -6,6 +6,7 @@ This package imports quickly, and imports neither Spark nor Delta nor Airflow.
 from headrace.config._alerts import Condition, parse_condition
 from headrace.config._checks import Problem, job_problems
 from headrace.config._cluster import ClusterConfig, ClusterFile
+from headrace.config._datasets import Dataset, dataset_of, datasets_of, sends_lineage
 from headrace.config._document import raise_problems
 from headrace.config._interval_pattern import IntervalPattern
 from headrace.config._job import (
@@ -70,6 +71,7 @@ __all__ = [
     "Condition",
     "CorrectedInput",
     "CsvOptions",
+    "Dataset",
     "EventOptions",
     "ExecutionConfig",
     "FileOptions",
@@ -99,6 +101,8 @@ __all__ = [
     "allow_scheme",
     "checked_name",
     "cluster_schema",
+    "dataset_of",
+    "datasets_of",
     "expand_settings",
     "format_duration",
     "home_folder",
@@ -113,6 +117,7 @@ __all__ = [
     "parse_duration",
     "parse_timestamp",
     "raise_problems",
+    "sends_lineage",
     "shown_url",
     "time_pattern",
     "with_settings",

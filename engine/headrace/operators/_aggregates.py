@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from decimal import Decimal
 from typing import Any, ClassVar
 
+from headrace.api.column_reads import TIME, Kind, Reads, fields_read, read_of_value
 from headrace.api.records import Struct
 from headrace.operators._accumulators import (
     Accumulator,
@@ -73,6 +74,11 @@ class Aggregate(abc.ABC):
         """Return the type of the result with the digits that it gets where no annotation declares them."""
         return result
 
+    def column_reads(self, record: type[Struct]) -> Reads:
+        """Return what the result reads of records of a type."""
+        reads = read_of_value(self.value, Kind.AGGREGATION, record)
+        return reads if self.where is None else reads | read_of_value(self.where, Kind.CONDITIONAL, record)
+
     @abc.abstractmethod
     def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:
         """Return its accumulator, for a result of type `result` (without None)."""
@@ -96,6 +102,11 @@ class _Counting(Aggregate):
         if self.value is not None:  # Count allows None
             value_type(record, self.value)
         return ValueType(int, may_be_none=False)
+
+    def column_reads(self, record: type[Struct]) -> Reads:
+        """Return what the result reads of records of a type: without a value, it counts rows."""
+        reads = Aggregate.column_reads(self, record)
+        return reads if self.value is not None else frozenset(reader for reader in reads if not reader.kind.is_direct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +274,11 @@ class _ExtremeBy(_Ordered):
         may_be_none = value.may_be_none or by.may_be_none or self.where is not None
         return replace(value, may_be_none=may_be_none)
 
+    def column_reads(self, record: type[Struct]) -> Reads:
+        """Return what the result reads of records of a type."""
+        order = read_of_value(self.by, Kind.SORT, record) | fields_read([TIME], Kind.SORT)
+        return Aggregate.column_reads(self, record) | order
+
     def _by(self, record: type[Struct]) -> ValueType:
         return self.checked(value_type(record, self.by), self.by)
 
@@ -312,6 +328,10 @@ class First(Aggregate):
     gives_values = True
 
     value: Value | None = None
+
+    def column_reads(self, record: type[Struct]) -> Reads:
+        """Return what the result reads of records of a type."""
+        return Aggregate.column_reads(self, record) | fields_read([TIME], Kind.SORT)
 
     def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:
         """Return its accumulator, for a result of type `result` (without None)."""

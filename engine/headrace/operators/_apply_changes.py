@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from headrace.api.changelog import StreamChanges
+from headrace.api.column_reads import ColumnReads, Kind, fields_read
 from headrace.api.functions import (
     BroadcastContext,
     Context,
@@ -56,6 +57,11 @@ class _AppliedChanges(KeyedFunction, OperatorFunction):
         self._events = events
         self._rules = events.rules
         self.read_of_deletions = events.rules.sequence_by
+
+    def column_reads(self) -> ColumnReads:
+        """Return what the rows read: events, their sequence, and what deletes, truncates or opens a version."""
+        truncates = fields_read(self._rules.sequence_by, Kind.SORT, number=1) if self._rules.truncates else frozenset()
+        return ColumnReads(self._events.columns, self._events.rows | truncates)
 
     def changes(self, name: str, keys: Sequence[Any], taken: Sequence[StreamChanges], /) -> StreamChanges:
         """Return the changes of the table.

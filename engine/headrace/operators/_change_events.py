@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
+from headrace.api.column_reads import TIME, Kind, Reads, copied, fields_read, read_of_value
 from headrace.api.functions import BroadcastContext, Context
 from headrace.api.options import ChangeRules
 from headrace.api.records import RowKind, Struct
@@ -124,6 +125,24 @@ class ChangeEvents:
         fields = {field.name: field.type for field in msgspec.structs.fields(self.takes)}
         values: Any = msgspec.defstruct("Tracked", [(name, fields[name]) for name in self.tracked], frozen=True)
         return lambda record: values(*(getattr(record, name) for name in self.tracked))
+
+    @property
+    def columns(self) -> dict[str, Reads]:
+        """Return what each field of a row reads."""
+        bounds = {name: fields_read([mark.field or ""], Kind.TRANSFORMATION) for name, mark in self._bounds.items()}
+        return copied(self._copied) | bounds
+
+    @property
+    def rows(self) -> Reads:
+        """Return what decides which rows there are."""
+        rules, times = self.rules, (self.rules.tombstones, self.rules.corrections)
+        deletes = rules.deletes[0] if isinstance(rules.deletes, tuple) else rules.deletes
+        return frozenset().union(
+            fields_read(rules.sequence_by, Kind.SORT),
+            () if deletes is None else read_of_value(deletes, Kind.FILTER, self.takes),
+            fields_read(self.tracked, Kind.CONDITIONAL) if rules.has_versions else (),
+            () if times == (None, None) else fields_read([TIME], Kind.CONDITIONAL),
+        )
 
     def key_of_versions(self) -> tuple[str, ...]:
         """Return the fields that tell the versions of a key apart; none if they do not hold all fields of the sequence."""

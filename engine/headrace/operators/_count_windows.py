@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from headrace.api.column_reads import ColumnReads
 from headrace.api.functions import Context, TimeDomain
 from headrace.api.options import JoinFunction, Ranks, WindowFunction, WindowJoin, WindowOptions, Windows
 from headrace.api.records import Struct
@@ -138,6 +139,10 @@ class CountAggregation(WindowFunction[In, Out]):
         """Number of parts of a window."""
         self._overlap = (windows.size - slide) // self._part
         """Number of parts that the next window has, too."""
+
+    def column_reads(self) -> ColumnReads:
+        """Return what the results of the windows read."""
+        return self._window_result.column_reads()
 
     def unique_keys(self, _fields: tuple[str, ...], _taken: Any, /) -> tuple[tuple[str, ...], ...]:
         """Return none: a key has many results, and nothing tells them apart."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from headrace.api.changelog import StreamChanges
+from headrace.api.column_reads import TIME, ColumnReads, Kind, fields_read
 from headrace.api.functions import Context, KeyedProcessFunction
 from headrace.api.graph import OperatorFunction
 from headrace.api.options import Ranks
@@ -70,6 +71,10 @@ class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         own = self._ranking.key_of_results(fields)
         copied = [key for key in taken.unique if key != own and self._ranking.copies(key)]
         return (*([own] if own else []), *copied)
+
+    def column_reads(self) -> ColumnReads:
+        """Return what the results read."""
+        return self._ranking.column_reads()
 
     async def process(self, record: In, ctx: Context, /) -> None:
         """Insert a record in its place. Raises `ValueError` for a retraction."""
@@ -368,6 +373,10 @@ class FirstByTimeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         self._at_watermark = at_watermark
         self.retracts = not at_watermark
 
+    def column_reads(self) -> ColumnReads:
+        """Return what the results read: records, chosen by their order."""
+        return self.reads_as_taken(fields_read([TIME], Kind.SORT))
+
     def replaces(self, at: int, kept_at: int) -> bool:
         """Return whether a new record with event time `at` replaces the stored one (ms)."""
         return at < kept_at
@@ -431,6 +440,10 @@ class FirstArrivalFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         """Take the TTL of the state. Without one, a key never has a second record."""
         self._ttl = ttl
         self.has_row_of_each_key = ttl is None
+
+    def column_reads(self) -> ColumnReads:
+        """Return what the results read: records, chosen by their order."""
+        return self.reads_as_taken(fields_read([TIME], Kind.SORT))
 
     async def process(self, record: In, ctx: Context, /) -> None:
         """Emit a record, or drop it. Raises `ValueError` for a retraction."""

@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.api.batches import Bundle, BundleFunction, ColumnFunction, ColumnResults, KeyedColumns
 from headrace.api.changelog import UPSERTS_OF_UNKNOWN_KEY, ChangelogMode, StreamChanges
+from headrace.api.column_reads import TIME, ColumnReads, Kind, fields_read
 from headrace.api.functions import Context, KeyedProcessFunction
 from headrace.api.graph import Emit, KeyBy, OperatorFunction
 from headrace.api.options import GroupOptions
@@ -65,6 +66,11 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
         self._refusing = result.retraction_refused_by()
         self._has_values = bool(result.multisets)
         self.retracts = options.retract or options.retracting
+
+    def column_reads(self) -> ColumnReads:
+        """Return what the results read. A record that changes no field emits nothing, so their times depend on all of them."""
+        expires = () if self._options.ttl is None else fields_read([TIME], Kind.CONDITIONAL)
+        return ColumnReads(self._result.columns, frozenset(expires))
 
     async def process(self, record: In, ctx: Context, /) -> None:
         """Add or remove a record, and emit the change. A retraction that matches nothing goes to the quarantine.

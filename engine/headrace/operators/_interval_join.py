@@ -88,7 +88,7 @@ class IntervalJoin(JoinFunction[In1, In2, Out], BundleFunction):
         Records match where `on` is true; None: all that are near.
         """
         self._emit = emit
-        self._on = on
+        self._on = self.condition = on
         self._how = how
         self._bounds = low, high = bounds
         self._length = max(-(-(high - low) // _SLICES), 1)

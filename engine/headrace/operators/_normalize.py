@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from headrace.api.column_reads import TIME, ColumnReads, Kind, fields_read
 from headrace.api.functions import Context, KeyedProcessFunction
 from headrace.api.graph import OperatorFunction
 from headrace.api.records import RowKind, Struct
@@ -55,6 +56,11 @@ class NormalizeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         self._last = last
         self._ttl = ttl
         self._drops_unmatched = drops_unmatched
+
+    def column_reads(self) -> ColumnReads:
+        """Return what the rows read: the last record of each key. Equal ones emit nothing, so their times depend on all columns."""
+        taken = self.reads_as_taken(fields_read([TIME], Kind.SORT))
+        return taken._replace(columns={name: reads for name, reads in taken.columns.items() if name != TIME})
 
     async def process(self, record: In, ctx: Context, /) -> None:
         """Replace the row of the key, or delete it. A retraction of a key without a row is dropped, or goes to the quarantine."""

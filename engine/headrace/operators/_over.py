@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from headrace.api.changelog import StreamChanges
+from headrace.api.column_reads import TIME, ColumnReads, Kind, fields_read
 from headrace.api.functions import Context, KeyedProcessFunction
 from headrace.api.graph import OperatorFunction
 from headrace.api.options import OverOptions
@@ -124,6 +125,12 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         self.retracts = self._keep > 0
         # Each of the two would expire at its own time; and a range, or Lead, needs the rows themselves.
         self._has_latest = self._keep > 0 and self.keeps_keys and not (options.ttl or frame.reach or self._lead)
+
+    def column_reads(self) -> ColumnReads:
+        """Return what the results read: records, their order, and frames of time."""
+        columns = {**self._record.columns, TIME: fields_read([TIME], Kind.IDENTITY)}
+        order = fields_read(self._options.order_by, Kind.SORT)
+        return ColumnReads(columns, fields_read([TIME], Kind.WINDOW) | order)
 
     @property
     def keeps_keys(self) -> bool:

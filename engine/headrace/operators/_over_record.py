@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
+from headrace.api.column_reads import Kind, fields_read
 from headrace.api.graph import KeyBy
 from headrace.api.records import Struct
 from headrace.api.states import AggregateFunction
@@ -71,10 +72,12 @@ class OverRecord(ResultRecord):
         function = next((mark for mark in _metadata(annotation) if isinstance(mark, RowFunction)), None)
         if function is not None:
             self._check_type(name, wanted, function.type_of(self.takes), str(function))
+            self.columns[name] = function.column_reads(self.takes)
             self._take(name, function)
         elif name in self.takes.__struct_fields__:
             self._check_type(name, wanted, value_type(self.takes, name), f"field '{name}'")
             self.copied.append(name)
+            self.columns[name] = fields_read([name], Kind.IDENTITY)
         elif name == KEY and (key.function is not None or len(key.fields) == 1):
             return super()._maker(name, annotation, key)
         else:

@@ -26,6 +26,7 @@ from uuid import UUID
 import msgspec
 
 from headrace.api.batches import BundledRecord
+from headrace.api.column_reads import TIME, ColumnReads, Kind, copied, fields_read, read_of_value
 from headrace.api.functions import Context
 from headrace.api.options import Ranks
 from headrace.api.records import RowKind, Struct, with_digits
@@ -221,6 +222,7 @@ class Ranking:
         self.gives = ranks.result or takes
         self.n = ranks.n
         self.ties = ranks.ties
+        self._order = read_of_value(ranks.by, Kind.SORT, takes) | fields_read([TIME], Kind.SORT)
         by = value_type(takes, ranks.by)
         self._shown_by = repr(ranks.by) if isinstance(ranks.by, str) else getattr(ranks.by, "__name__", "by")
         self._by = reader(ranks.by)
@@ -291,6 +293,14 @@ class Ranking:
     def has_bound(self, name: str) -> bool:
         """Return whether a field of the result holds this bound of the window."""
         return name in self._bounds
+
+    def column_reads(self) -> ColumnReads:
+        """Return what the results read: fields of their records, and the order of these."""
+        ranks = dict.fromkeys(self._rank_fields, self._order)
+        bounds = dict.fromkeys(self._bounds, fields_read([TIME], Kind.TRANSFORMATION))
+        return ColumnReads(
+            {**copied(self._copied), TIME: fields_read([TIME], Kind.IDENTITY), **ranks, **bounds}, self._order
+        )
 
     # --------------------------------------------------------------------------------------------------------- rows
 

@@ -66,7 +66,7 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
     ) -> None:
         """Take both sides. Records match where `on` is true, None: all of a key."""
         self._emit = emit
-        self._on = on
+        self._on = self.condition = on
         self._how = how
         self._sides = sides
         self._both_ways = (sides, sides[::-1])

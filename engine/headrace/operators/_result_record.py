@@ -12,6 +12,7 @@ from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 import msgspec
 
 from headrace.api.batches import BundledRecord
+from headrace.api.column_reads import TIME, Kind, fields_read, read_by_user
 from headrace.api.functions import Context
 from headrace.api.graph import KeyBy
 from headrace.api.records import Struct
@@ -83,6 +84,7 @@ class ResultRecord(WindowResult):
         self._windowed = windowed
         self._by_entry = by_entry
         self.takes, self.gives = takes, gives
+        self.columns = {}
         self._stored: list[StoredField[Any]] = []
         self.makers: list[tuple[str, Callable[[Any, int, int], Any]]] = []
         """Fields without an aggregate, and functions of key, start and end (ms) that return their values."""
@@ -117,9 +119,12 @@ class ResultRecord(WindowResult):
         if isinstance(aggregate, AggregateFunction):
             shown = f"{type(aggregate).__name__}()"
             self._check_type(name, wanted, result_of(aggregate), shown)
+            every = read_by_user(type(aggregate).__name__, Kind.AGGREGATION, [self.takes])
+            self.columns[name] = every | fields_read([TIME], Kind.SORT)
             return StoredField(name, shown, OwnAccumulator(aggregate), None, reader(None), None)
         shown = str(aggregate)
         self._check_type(name, wanted, aggregate.type_of(self.takes), shown)
+        self.columns[name] = aggregate.column_reads(self.takes)
         return StoredField(
             name,
             shown,
@@ -148,13 +153,18 @@ class ResultRecord(WindowResult):
         wanted = annotated_type(annotation)
         if self._windowed and name in {WINDOW_START, WINDOW_END}:
             self._check_type(name, wanted, ValueType(int, may_be_none=False, unit="ms"), name)
+            self.columns[name] = fields_read([TIME], Kind.TRANSFORMATION)
             return _start if name == WINDOW_START else _end
         if name in key.fields:
             given = value_type(self.takes, name)
             self._check_type(name, wanted, replace(given, may_be_none=False), f"key_by('{name}')")
             place = key.fields.index(name) if len(key.fields) > 1 else None
+            self.columns[name] = fields_read([name], Kind.IDENTITY)
             return partial(_key_part, annotation, place)
         if name == KEY and (key.function is not None or len(key.fields) == 1):
+            self.columns[name] = key.column_reads(
+                self.takes, Kind.IDENTITY if key.function is None else Kind.TRANSFORMATION
+            )
             return partial(_key_part, annotation, None)
         plain = [f"'{name_of_field}'" for name_of_field in key.fields] or [f"'{KEY}' for the key"]
         if self._windowed:

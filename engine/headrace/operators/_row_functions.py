@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from headrace.api.column_reads import TIME, Kind, Reads, fields_read, read_of_value
 from headrace.api.graph import name_of
 from headrace.api.records import Struct
 from headrace.operators._value_types import ValueType, value_type
@@ -23,6 +24,11 @@ class RowFunction(abc.ABC):
 
         Raises `ValueError` for a field that the record lacks, `TypeError` for a default of another type.
         """
+
+    def column_reads(self, record: type[Struct]) -> Reads:
+        """Return what the result reads of records of a type: by default only their order."""
+        del record
+        return fields_read([TIME], Kind.SORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,10 @@ class _Shifted(RowFunction):
         offset = [] if self.offset == 1 else [f"offset={self.offset}"]
         default = [] if self.default is None else [f"default={self.default!r}"]
         return f"{type(self).__name__}({', '.join([shown, *offset, *default])})"
+
+    def column_reads(self, record: type[Struct]) -> Reads:
+        """Return what the result reads of records of a type: the value of another row, and their order."""
+        return read_of_value(self.value, Kind.TRANSFORMATION, record) | fields_read([TIME], Kind.SORT)
 
     def type_of(self, record: type[Struct]) -> ValueType:
         """Return the type of the result for records of a type.

@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.api.batches import Bundle, BundledRecord, BundleFunction
 from headrace.api.changelog import StreamChanges
+from headrace.api.column_reads import ColumnReads
 from headrace.api.functions import Context, TimeDomain
 from headrace.api.options import Trigger, WindowFunction
 from headrace.api.records import RowKind, Struct
@@ -182,6 +183,10 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         self._purges, self._rows = purges(early), rows_of(early)
         self.emits_panes = self._purges
         self.retracts = lateness > 0 or (early is not None and not self._purges)
+
+    def column_reads(self) -> ColumnReads:
+        """Return what the results of the windows read."""
+        return self._window_result.column_reads()
 
     def unique_keys(self, fields: tuple[str, ...], _: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
         """Return the key with the window's start, and with its end, if the result has them."""

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from headrace.api.batches import Bundle, BundledRecord, BundleFunction, TimerBundle
 from headrace.api.changelog import StreamChanges
+from headrace.api.column_reads import ColumnReads
 from headrace.api.functions import Context, TimeDomain
 from headrace.api.options import Trigger, WindowFunction
 from headrace.api.records import RowKind, Struct
@@ -155,6 +156,10 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         self.emits_panes = self._purges
         self._corrects_early = early is not None and not self._purges
         self.retracts = lateness > 0 or self._corrects_early or retracting
+
+    def column_reads(self) -> ColumnReads:
+        """Return what the results of the windows read."""
+        return self._window_result.column_reads()
 
     def unique_keys(self, fields: tuple[str, ...], _: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
         """Return the key with the window's end, and with its start unless windows share it, if the result has them."""

@@ -8,7 +8,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.api.functions import BroadcastContext, Context, KeyedBroadcastFunction, KeyedProcessFunction
+from headrace.api.column_reads import TIME, ColumnReads, Kind, copied, fields_read
+from headrace.api.functions import (
+    BroadcastContext,
+    Context,
+    KeyedBroadcastFunction,
+    KeyedProcessFunction,
+    function_types,
+)
 from headrace.api.records import RowKind, Struct
 from headrace.api.states import BroadcastState, MapState, ValueState
 from headrace.api.ttl import milliseconds_of
@@ -33,6 +40,11 @@ class AnnouncedSnapshots(KeyedProcessFunction[In, Out]):
     """Emits each snapshot at its first row. The key is the snapshot's time."""
 
     known: ValueState[bool] = ValueState("known", bool)
+
+    def column_reads(self) -> ColumnReads:
+        """Return what the announcements read: only times."""
+        time = fields_read([TIME], Kind.TRANSFORMATION)
+        return ColumnReads({"at": time, TIME: time}, fields_read([TIME], Kind.FILTER))
 
     async def process(self, _record: In, ctx: Context, /) -> None:
         """Announce a snapshot, unless it is known, or complete already."""
@@ -64,6 +76,13 @@ class SnapshotChangesFunction(KeyedBroadcastFunction[In, Announced, Out]):
         self._time = time
         self._every = every
         self._at = attrgetter(time)
+
+    def column_reads(self) -> ColumnReads:
+        """Return what the changes read: rows, their times, and which snapshots there are."""
+        takes, announced = function_types(self)[0]
+        columns = {**copied(takes.__struct_fields__), TIME: fields_read([self._time], Kind.IDENTITY)}
+        snapshots = fields_read([TIME, *announced.__struct_fields__], Kind.FILTER, number=1)
+        return ColumnReads(columns, fields_read([self._time, TIME], Kind.FILTER) | snapshots)
 
     async def process(self, record: In, ctx: Context, /) -> None:
         """Keep a row until its snapshot is complete. One that comes later goes to the quarantine, and one with another event time."""

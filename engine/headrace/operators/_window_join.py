@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from headrace.api.changelog import StreamChanges
+from headrace.api.column_reads import Kind
 from headrace.api.functions import Context, TimeDomain
 from headrace.api.options import JoinFunction, WindowJoin
 from headrace.api.records import Struct
@@ -30,6 +31,7 @@ class WindowJoinFunction(JoinFunction[Left, Right, Out]):
 
     KIND = "window join"
     TAKER = "join"
+    time_kind = Kind.WINDOW
     LATE_LEFT = "late_left"
     LATE_RIGHT = "late_right"
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from headrace.api.batches import BundleAggregate
+from headrace.api.column_reads import TIME, ColumnReads, Kind, Reads, fields_read
 from headrace.api.functions import Context
 from headrace.api.options import Ranks
 from headrace.api.records import RowKind, Struct
@@ -36,6 +37,15 @@ class WindowResult(abc.ABC):
     """Type of the emitted results."""
     slice: Any
     """Type of a part."""
+    columns: dict[str, Reads]
+    """What each field of a result reads."""
+    chosen_by: Reads = frozenset()
+    """What decides which results a window has."""
+
+    def column_reads(self) -> ColumnReads:
+        """Return what windows with this result read. Their time is that of their results."""
+        time = fields_read([TIME], Kind.WINDOW)
+        return ColumnReads({**self.columns, TIME: fields_read([TIME], Kind.TRANSFORMATION)}, time | self.chosen_by)
 
     @property
     def result_type(self) -> Any:
@@ -167,6 +177,8 @@ class RankedWindow(WindowResult):
         self._ranking = Ranking(takes, ranks, windowed=windowed)
         self._retracting = retracting
         self.takes, self.gives = takes, self._ranking.gives
+        reads = self._ranking.column_reads()
+        self.columns, self.chosen_by = dict(reads.columns), reads.rows
         self.slice: Any = msgspec.defstruct(f"{takes.__name__}Ranks", [("first", self._ranking.rows)], bases=(_Rows,))
 
     @property

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from headrace.api.changelog_inference import may_retract
+from headrace.api.column_reads import Declared
 from headrace.api.functions import KeyedProcessFunction, TimeDomain
 from headrace.api.graph import Emit
 from headrace.api.options import (
@@ -30,7 +31,7 @@ from headrace.api.options import (
 from headrace.api.ttl import AnyTtl, ttl_of
 from headrace.api.types import check_record
 from headrace.stream.base import StreamBase
-from headrace.stream.joins import Joined, emitted_type
+from headrace.stream.joins import Joined, emitted_type, pair_reads
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -158,6 +159,7 @@ def window_join_function(
     how: JoinType,
     record: type[Any] | None,
     null_keys: NullKeys,
+    reads: Declared | None,
 ) -> Joined:
     """Return the function of `WindowedStream.join`."""
     join = f"join '{name}'"
@@ -176,7 +178,9 @@ def window_join_function(
         time=windowed._time,
         retracting=_may_retract(windowed, other),
     )
-    return _joining(join, windowed, joined), gives
+    function = _joining(join, windowed, joined)
+    function.pair_reads = pair_reads(join, emit, sides, gives, reads)
+    return function, gives
 
 
 def window_match_function(

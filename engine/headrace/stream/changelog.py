@@ -11,6 +11,7 @@ import msgspec
 
 from headrace.api.changelog import UPSERTS_OF_UNKNOWN_KEY
 from headrace.api.changelog_inference import check_normalized
+from headrace.api.column_reads import Declared, declared_reads
 from headrace.api.functions import KeyedBroadcastFunction, KeyedFunction, KeyedProcessFunction
 from headrace.api.graph import Emit, Filter, Keep, LagNode, OnConflict, OperatorFunction, Process, UpsertMaterialize
 from headrace.api.options import ChangeRules, History
@@ -107,6 +108,7 @@ def lag_of(
     offset: int,
     strategy: Strategy,
     ttl: StateTtl | None,
+    reads: Declared | None,
 ) -> LagNode:
     """Return the materializer of `Stream.lag`, and check its fields."""
     if offset < 1 or not primary_key or not partition_by:
@@ -129,6 +131,7 @@ def lag_of(
         record=record,
         function=function,
         offset=offset,
+        reads=declared_reads(f"lag '{name}'", reads, [stream.record_type()], record),
     )
 
 

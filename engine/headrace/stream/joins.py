@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, Union, get_args
 import msgspec
 
 from headrace.api.changelog_inference import may_retract
+from headrace.api.column_reads import Declared, Kind, Reads, declared_reads, read_by_user, results_of_user
 from headrace.api.functions import TimeDomain
 from headrace.api.graph import KeyBy, name_of
 from headrace.api.options import JoinFunction, JoinType, NullKeys, check_how, kept_null_keys
@@ -45,6 +46,7 @@ def join_function(
     time: TimeDomain,
     state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None,
     null_keys: NullKeys,
+    reads: Declared | None,
 ) -> Joined:
     """Return the function of `Stream.join`."""
     join = f"join '{name}'"
@@ -68,7 +70,20 @@ def join_function(
     except (TypeError, ValueError) as error:
         raise type(error)(f"{join}: {error}") from None
     function.takes_null_keys = with_null
+    function.pair_reads = pair_reads(join, emit, sides, gives, reads)
     return function, gives
+
+
+def pair_reads(
+    join: str, emit: Callable[..., Any], sides: tuple[type, type], gives: type[Any], reads: Declared | None
+) -> dict[str, Reads]:
+    """Return what the columns of a join's results read of both sides. A record of two fields holds both records as they are."""
+    declared = declared_reads(join, reads, sides, gives)
+    if declared is None and isinstance(emit, type):
+        of_sides = [read_by_user("", Kind.TRANSFORMATION, [side]) for side in sides]
+        of_sides[1] = frozenset(reader._replace(input=1) for reader in of_sides[1])
+        return dict(zip(gives.__struct_fields__, of_sides, strict=False))
+    return results_of_user(name_of(emit), sides, gives, declared)
 
 
 def match_function(
@@ -110,6 +125,7 @@ def as_of_join_function(
     time: TimeDomain,
     state_ttl: AnyTtl | None,
     null_keys: NullKeys,
+    reads: Declared | None,
 ) -> Joined:
     """Return the function of `Stream.join_as_of`."""
     from headrace.operators._as_of_join import as_of_join
@@ -129,6 +145,7 @@ def as_of_join_function(
     except (TypeError, ValueError) as error:
         raise type(error)(f"{join}: {error}") from None
     function.takes_null_keys = kept_null_keys(join, null_keys, how)
+    function.pair_reads = pair_reads(join, emit, sides, gives, reads)
     return function, gives
 
 

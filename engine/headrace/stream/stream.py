@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 import msgspec
 
 from headrace.api.changelog import ChangelogMode
+from headrace.api.column_reads import Declared, declared_reads
 from headrace.api.functions import (
     AsyncFunction,
     KeyedBroadcastFunction,
@@ -177,51 +178,67 @@ class Stream(StreamBase[R]):
     # ------------------------------------------------------------------------------------------------ stateless
 
     def map(
-        self, function: Callable[[R], S], /, *, record: type[S] | None = None, keeps: Collection[str] = ()
+        self,
+        function: Callable[[R], S],
+        /,
+        *,
+        record: type[S] | None = None,
+        keeps: Collection[str] = (),
+        reads: Declared | None = None,
     ) -> Stream[S]:
         """Emit one record for each record: `function(record)`.
 
         `record` is the type of the result; by default the function's annotation names it. The function is plain, and
         depends on its argument alone: it may be called again for the same record. Order, event time and row kind stay.
         `keeps` are fields that a result has with the values of its record, so that keys stay known; a result with
-        another value fails the run.
+        another value fails the run. `reads` tells `headrace lineage` what the function reads: fields, or fields of the result with
+        those that each comes from, as in `reads={"total": ("amount", "rate")}`. By default it may read all fields.
 
         Raises `TypeError` for a coroutine or a generator function, and without a type; `ValueError` for a field of
-        `keeps` that one of the types lacks, and for a stream of upserts whose key is not in `keeps`.
+        `keeps` or `reads` that the types lack, and for a stream of upserts whose key is not in `keeps`.
         """
         check_plain("map", function)
         self._check_argument("map", function)
         output = returned_type("map", function) if record is None else record
         check_record(f"map({name_of(function)})", output)
-        return self._then(Map(function, output, self._kept_fields(keeps, output)), output)
+        declared = declared_reads(f"map({name_of(function)})", reads, [self._record], output)
+        return self._then(Map(function, output, self._kept_fields(keeps, output), declared), output)
 
-    def filter(self, predicate: Callable[[R], object], /) -> Stream[R]:
+    def filter(self, predicate: Callable[[R], object], /, *, reads: Collection[str] | None = None) -> Stream[R]:
         """Emit the records for which `predicate(record)` is true. The predicate has the rules of `map`'s function.
 
         In a changelog each row is looked at by itself. Of an update whose new row is refused, the `-U` of the old row is
         left, which `upsert_materialize`, aggregates and joins take back. In a stream of upserts, which has no `-U`, a
-        refused row becomes a `-D` of its key, and each `-D` is emitted.
+        refused row becomes a `-D` of its key, and each `-D` is emitted. `reads` are the fields that the predicate reads, as for `map`.
 
-        Raises `TypeError` for a coroutine or a generator function.
+        Raises `TypeError` for a coroutine or a generator function, `ValueError` for a field of `reads` that the record lacks.
         """
         check_plain("filter", predicate)
         self._check_argument("filter", predicate)
-        return self._then(Filter(predicate, self._changes.mode.is_upsert), self._record)
+        declared = declared_reads(f"filter({name_of(predicate)})", reads, [self._record])
+        return self._then(Filter(predicate, self._changes.mode.is_upsert, declared), self._record)
 
     def flat_map(
-        self, function: Callable[[R], Iterable[S]], /, *, record: type[S], keeps: Collection[str] = ()
+        self,
+        function: Callable[[R], Iterable[S]],
+        /,
+        *,
+        record: type[S],
+        keeps: Collection[str] = (),
+        reads: Declared | None = None,
     ) -> Stream[S]:
         """Emit the records of type `record` that `function(record)` returns or yields, in their order: none, one or many.
 
-        The function has the rules of `map`'s, but may be a generator; `keeps` is as for `map`.
+        The function has the rules of `map`'s, but may be a generator; `keeps` and `reads` are as for `map`.
 
-        Raises `TypeError` for a coroutine function; `ValueError` for a field of `keeps` that one of the types lacks, and
+        Raises `TypeError` for a coroutine function; `ValueError` for a field of `keeps` or `reads` that the types lack, and
         for a stream of upserts.
         """
         check_callable("flat_map", function)
         self._check_argument("flat_map", function)
         check_record(f"flat_map({name_of(function)})", record)
-        return self._then(FlatMap(function, record, self._kept_fields(keeps, record)), record)
+        declared = declared_reads(f"flat_map({name_of(function)})", reads, [self._record], record)
+        return self._then(FlatMap(function, record, self._kept_fields(keeps, record), declared), record)
 
     def drop_update_before(self, *key: str) -> Stream[R]:
         """Emit the changes without the rows before updates (row kind -U): `DropUpdateBefore` in Flink's plans.
@@ -332,8 +349,9 @@ class Stream(StreamBase[R]):
         gives = cast("type[S]", self._record) if record is None else record
         if empties is None:
             return self._keyed(KeyBy(fields_of(key)))._operated(name, function, gives)
-        rows = self.filter(lambda event: not empties(event))._keyed(KeyBy(fields_of(key)))
-        return rows._operated(name, function, gives, self.filter(empties).broadcast())
+        reads = truncates[:1] if isinstance(truncates, tuple) else None
+        rows = self.filter(lambda event: not empties(event), reads=reads)._keyed(KeyBy(fields_of(key)))
+        return rows._operated(name, function, gives, self.filter(empties, reads=reads).broadcast())
 
     def snapshot_changes(self, name: str, /, *, key: Fields, time: str, every: timedelta) -> Stream[R]:
         """Make events of full extracts of a table: each row is an update, and a key that an extract lacks is a deletion.
@@ -389,17 +407,17 @@ class Stream(StreamBase[R]):
 
     # ---------------------------------------------------------------------------------------------------- keyed
 
-    def key_by(self, key: str | Callable[[R], Any], /, *more: str) -> Stream[R]:
+    def key_by(self, key: str | Callable[[R], Any], /, *more: str, reads: Collection[str] | None = None) -> Stream[R]:
         """Key the stream by a field, by several, or by a function of the record.
 
         A record whose key is null goes to the quarantine, unless an outer join keeps it (`NullKeys`).
 
         A key is text, a whole number, a float, a truth value, or a tuple of them. Several fields make a tuple; a null
         field makes the key null. A function is plain, and depends on its argument alone; annotate its return type, so
-        that `connect` can compare the types of the keys.
+        that `connect` can compare the types of the keys. `reads` are the fields that it reads, as for `map`.
 
-        Raises `ValueError` for a field that the record lacks, or that holds a list, a map or a record, and for fields
-        after a function.
+        Raises `ValueError` for a field that the record lacks, or that holds a list, a map or a record, for fields
+        after a function, and for `reads` without a function.
         """
         if not isinstance(key, str):
             check_plain("key_by", key)
@@ -409,7 +427,11 @@ class Stream(StreamBase[R]):
                 )
                 raise ValueError(msg)
             self._check_argument("key_by", key)
-            return self._keyed(KeyBy(function=key))
+            declared = declared_reads(f"key_by({name_of(key)})", reads, [self._record])
+            return self._keyed(KeyBy(function=key, reads=declared))
+        if reads is not None:
+            msg = f"key_by({key!r}): reads tells what a function reads, and a field is no function: leave it out"
+            raise ValueError(msg)
         for column in (key, *more):
             check_key_field(self._record, column)
         return self._keyed(KeyBy((key, *more)))
@@ -435,7 +457,13 @@ class Stream(StreamBase[R]):
         return ConnectedStreams(self, other)
 
     def process(
-        self, name: str, function: KeyedProcessFunction[Any, S], /, *, emits: ChangelogMode | None = None
+        self,
+        name: str,
+        function: KeyedProcessFunction[Any, S],
+        /,
+        *,
+        emits: ChangelogMode | None = None,
+        reads: Declared | None = None,
     ) -> ProcessedStream[S]:
         """Run a keyed process function; needs `key_by` before it.
 
@@ -443,9 +471,9 @@ class Stream(StreamBase[R]):
         state. `emits` declares what the function's changes mean: `ChangelogMode.INSERT`, `ChangelogMode.RETRACT` or
         `ChangelogMode.upsert("id")`. None: they may retract rows, and no key is known; an operator that takes only
         inserts fails the run at the first `-U` or `-D`. The run also fails where the function emits a row kind that it does not
-        declare.
+        declare. `reads` tells `headrace lineage` what the results read, as for `map`: also what only decides whether there is one.
 
-        Raises `ValueError` for a stream that is not keyed; `TypeError` for methods of different kinds, and for a
+        Raises `ValueError` for a stream that is not keyed, and a field of `reads` that the types lack; `TypeError` for methods of different kinds, and for a
         function that takes records of another type.
         """
         if self._key is None:
@@ -456,7 +484,8 @@ class Stream(StreamBase[R]):
         takes, gives = input_type(function), cast("type[S]", output_type(function))
         self._check_accepted(f"process '{name}'", takes)
         check_emitted(f"process '{name}'", emits, gives)
-        node = self._pipeline._add(Process(name, str(self._key), function, emits=emits), self._use())
+        declared = declared_reads(f"process '{name}'", reads, [takes], gives)
+        node = self._pipeline._add(Process(name, str(self._key), function, emits=emits, reads=declared), self._use())
         return ProcessedStream(self._pipeline, node, gives)
 
     def window(self, windows: Windows, /, *, time: TimeDomain = TimeDomain.EVENT_TIME) -> WindowedStream[R]:
@@ -493,6 +522,7 @@ class Stream(StreamBase[R]):
         cache: LookupCache | None = None,
         batch: Batching | None = None,
         service: str | None = None,
+        reads: Declared | None = None,
     ) -> Stream[S]:
         """Call `function` for each record, at most `capacity` calls at once per task (elements between attempts included).
 
@@ -505,7 +535,7 @@ class Stream(StreamBase[R]):
         `async_requests`, and the first micro-batch after it is due resumes it. None: it always waits in the task.
         `recovery` says how much of its timeout is left then. `on_failure` says what happens to an element that fails
         for good. `service` names the service in the job's file whose `rate` and `concurrency` this operator shares with
-        others.
+        others. `reads` tells `headrace lineage` what the results read of the record, as for `map`.
 
         A stream that may retract rows needs a function with `deterministic = True`. In a stream of upserts
         (`drop_update_before`), a `-D` makes no call, and a record without a result deletes its key:
@@ -535,6 +565,7 @@ class Stream(StreamBase[R]):
             cache=cache,
             batch=batch,
             service=service,
+            reads=declared_reads(f"async_wait '{name}'", reads, [takes], gives),
             key=self._key,
             upsert_key=self._changes.mode.key,
             takes_inserts_alone=not self._changes.is_known and not function.deterministic,
@@ -674,6 +705,7 @@ class Stream(StreamBase[R]):
         offset: int = 1,
         strategy: Strategy = Strategy.ADAPTIVE,
         ttl: StateTtl | None = None,
+        reads: Declared | None = None,
     ) -> Stream[S]:
         """Make a `record` of each row and the row `offset` places before it in its partition, or None.
 
@@ -683,7 +715,7 @@ class Stream(StreamBase[R]):
         distinguish all rows.
 
         `ttl` is the time after its insertion at which a row expires; nothing is emitted then. Results that were made of
-        the row stay in the sink, and later results are made without it.
+        the row stay in the sink, and later results are made without it. `reads` are fields of both rows, as for `map`.
 
         Raises `ValueError` for an `offset` below 1, an empty key, a field that the record lacks, and a `ttl` that rows
         of a history cannot have (see `upsert_materialize`).
@@ -699,6 +731,7 @@ class Stream(StreamBase[R]):
             offset=offset,
             strategy=strategy,
             ttl=ttl,
+            reads=reads,
         )
         return self._materialized(lagging, record)
 
@@ -791,12 +824,13 @@ class Stream(StreamBase[R]):
         time: TimeDomain = TimeDomain.EVENT_TIME,
         state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl] | None = None,
         null_keys: NullKeys = NullKeys.KEEP,
+        reads: Declared | None = None,
     ) -> OperatorStream[T]:
         """Join the records of two keyed streams whose keys are equal, and for which `on(left, right)` is true; this stream is the left side.
 
         `emit(left, right)` makes the result of a pair. It is a plain function, or a record type of two fields; its
         annotation, or `record`, names the type of its result. It must depend on its arguments alone: it is called again
-        to retract a result.
+        to retract a result. `reads` are the fields that it reads, of the sides that have them, as for `map`.
 
         `how` says whether records without a match are in the result; `emit` then gets None for the side that is
         missing. A record of such a side whose key is null matches nothing and is in the result, as in SQL;
@@ -829,6 +863,7 @@ class Stream(StreamBase[R]):
             time=time,
             state_ttl=state_ttl,
             null_keys=null_keys,
+            reads=reads,
         )
         return self._operated(name, function, gives, other)
 
@@ -1080,6 +1115,7 @@ class Stream(StreamBase[R]):
         time: TimeDomain = TimeDomain.EVENT_TIME,
         state_ttl: AnyTtl | None = None,
         null_keys: NullKeys = NullKeys.KEEP,
+        reads: Declared | None = None,
     ) -> OperatorStream[T]:
         """Join each record with the one of `versions` that is valid at its event time; both are keyed by the same type.
 
@@ -1090,7 +1126,7 @@ class Stream(StreamBase[R]):
         A record waits until the watermark reaches its event time, and is then emitted as `emit(record, version)`, with
         its own event time and row kind. Without a valid version, `JoinType.INNER` emits nothing, `JoinType.LEFT` emits
         `emit(record, None)`, also for a record whose key is null; `null_keys=NullKeys.QUARANTINE` sends that one to the quarantine.
-        `emit` is plain; `record` is the type of its result, by default the one in its annotation. A late record is dropped, or goes to the side output `late`. A late version holds for the records that still
+        `emit` is plain; `record` is the type of its result, by default the one in its annotation; `reads` are as for `join`. A late record is dropped, or goes to the side output `late`. A late version holds for the records that still
         wait.
 
         By `time=TimeDomain.PROCESSING_TIME`, a record is emitted at once, with the latest version of its key that has
@@ -1113,6 +1149,7 @@ class Stream(StreamBase[R]):
             time=time,
             state_ttl=state_ttl,
             null_keys=null_keys,
+            reads=reads,
         )
         return self._operated(name, function, gives, versions)
 
@@ -1132,6 +1169,7 @@ class Stream(StreamBase[R]):
         on_failure: OnFailure = OnFailure.FAIL,
         breaker: CircuitBreaker | None = None,
         service: str | None = None,
+        reads: Declared | None = None,
     ) -> Stream[S]:
         """Join each record with a service's response for its key: `async_wait` with a `LookupFunction` and a cache.
 
@@ -1155,6 +1193,7 @@ class Stream(StreamBase[R]):
             on_failure=on_failure,
             breaker=breaker,
             service=service,
+            reads=reads,
         )
 
     # ------------------------------------------------------------------------------------------------- private
@@ -1299,11 +1338,12 @@ class ConnectedStreams(Generic[R, S]):
         /,
         *,
         emits: ChangelogMode | None = None,
+        reads: Declared | None = None,
     ) -> ProcessedStream[T]:
         """Run a function of two inputs: `process1` gets the records of the stream on which `connect` was called, `process2` the others.
 
         After `connect(rules.broadcast())` it is a `KeyedBroadcastFunction`: `process` and `process_broadcast`. Records
-        come in the order of their arrival. `emits` is as for `Stream.process`. Raises `TypeError` for another kind of function, and for one that takes
+        come in the order of their arrival. `emits` and `reads` are as for `Stream.process`. Raises `TypeError` for another kind of function, and for one that takes
         records of other types.
         """
         first, second = self._first, self._second
@@ -1315,7 +1355,8 @@ class ConnectedStreams(Generic[R, S]):
         first._check_accepted(taker, takes[0])
         second._check_accepted(taker, takes[1])
         check_emitted(taker, emits, cast("type[T]", gives))
-        process = Process(name, f"{first._key} | {second._key or 'broadcast'}", function, emits=emits)
+        declared = declared_reads(taker, reads, takes, gives)
+        process = Process(name, f"{first._key} | {second._key or 'broadcast'}", function, emits=emits, reads=declared)
         node = first._pipeline._add(process, first._use(), second._use())
         return ProcessedStream(first._pipeline, node, cast("type[T]", gives))
 
@@ -1470,6 +1511,7 @@ class WindowedStream(WindowedBase[R]):
         how: JoinType = JoinType.INNER,
         record: type[S] | None = None,
         null_keys: NullKeys = NullKeys.KEEP,
+        reads: Declared | None = None,
     ) -> OperatorStream[S]:
         """Join the records of two streams that have the same key and lie in the same window.
 
@@ -1477,8 +1519,8 @@ class WindowedStream(WindowedBase[R]):
         `window_end - 1 ms`, in the order of their slices and of arrival. Where a key has records on one side alone,
         `how` decides: `JoinType.LEFT` and `FULL` emit `emit(left, None)`, `RIGHT` and `FULL` `emit(None, right)`.
         There a record with a null key matches nothing and is in the result; `null_keys=NullKeys.QUARANTINE` sends it to the quarantine.
-        `emit` is plain; `record` is the type of its result, by default the one in its annotation. A `-U` or `-D`
-        removes a record from its windows.
+        `emit` is plain; `record` is the type of its result, by default the one in its annotation; `reads` are the fields that it
+        reads, as for `Stream.join`. A `-U` or `-D` removes a record from its windows.
 
         A record that arrives after its windows have fired is dropped, or goes to the side output `late_left` or
         `late_right`. State is freed when the watermark passes the end of the last window.
@@ -1487,7 +1529,7 @@ class WindowedStream(WindowedBase[R]):
         differ, and for an `emit` that does not fit.
         """
         function, gives = window_join_function(
-            self, name, other, emit=emit, how=how, record=record, null_keys=null_keys
+            self, name, other, emit=emit, how=how, record=record, null_keys=null_keys, reads=reads
         )
         return self._stream._operated(name, function, gives, other._stream)
 

@@ -173,6 +173,10 @@ BLOCKS = {
         "offset      0": DRAWING,
         "headrace branch create shop again": "kafka/test_topics.py::test_promoted_branch_reads_expired_messages_once",
     },
+    "lineage": {
+        "$ headrace lineage flights": "unit/cli/test_lineage.py::test_page_shows_the_lineage_of_a_column",
+        "pip install 'headrace[openlineage]'": NETWORK,
+    },
     "materializer": {
         "+I a    +U b": DRAWING,
         "ttl 10    +a at 0": DRAWING,

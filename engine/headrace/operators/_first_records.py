@@ -229,6 +229,14 @@ class UpsertTopFunction(RetractableTopFunction[In, Out]):
         self._unique = unique
         self.read_of_deletions = unique.fields
 
+    def column_reads(self) -> ColumnReads:
+        """Return what the results read. A record that equals its row does not replace it, so times and order depend on all columns."""
+        columns, rows = super().column_reads()
+        replaced = fields_read(self._unique.fields, Kind.GROUP_BY) | fields_read(
+            self._ranking.takes.__struct_fields__, Kind.SORT
+        )
+        return ColumnReads({name: reads for name, reads in columns.items() if name != TIME}, rows | replaced)
+
     async def _changed(self, rows: list[Any], record: In, ctx: Context) -> list[Any]:
         """Return the first rows behind a change. A record that equals its row changes nothing, but lets the row live longer."""
         first = self._row_of_key(rows, record)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from headrace.api.batches import Bundle, BundleFunction
 from headrace.api.changelog import ChangelogMode, StreamChanges
+from headrace.api.column_reads import ColumnReads, Kind, fields_read
 from headrace.api.functions import Context
 from headrace.api.graph import name_of
 from headrace.api.options import JoinFunction, JoinType
@@ -72,6 +73,12 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
         self._both_ways = (sides, sides[::-1])
         self.takes_upserts = tuple(side.number for side in sides if side.form.is_upsert)
         self.retracts = retracting or how is not JoinType.INNER
+
+    def column_reads(self) -> ColumnReads:
+        """Return what the results read of both inputs; a row takes the place of the one with its unique key."""
+        taken = super().column_reads()
+        unique = (fields_read(side.form.unique, Kind.GROUP_BY, number=side.number) for side in self._sides)
+        return taken._replace(rows=taken.rows.union(*unique))
 
     async def process1(self, record: In1, ctx: Context, /) -> None:
         """Add or retract a left record."""

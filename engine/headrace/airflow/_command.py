@@ -23,6 +23,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from headrace import errors
 from headrace.airflow._home import given_job
+from headrace.airflow._lines import log_line
 from headrace.airflow._submission import task_environment
 from headrace.airflow._words import option
 from headrace.config import JobConfig
@@ -130,7 +131,7 @@ class HeadraceCommand:
         with tempfile.TemporaryFile("w+", encoding="utf-8") as printed:
             with self._started("--json", stdout=printed, stderr=subprocess.PIPE) as process:
                 for line in process.stderr or ():
-                    log.info(line.rstrip())
+                    log_line(log, line.rstrip())
             printed.seek(0)
             return answer_of(printed.read(), process.returncode)
 
@@ -138,7 +139,7 @@ class HeadraceCommand:
         """Run the command, pass its output to `log`, and return its exit code."""
         with self._started(stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
             for line in process.stdout or ():
-                log.info(line.rstrip())
+                log_line(log, line.rstrip())
         return process.returncode
 
     def _started(self, *options: str, stdout: Any, stderr: int) -> subprocess.Popen[str]:

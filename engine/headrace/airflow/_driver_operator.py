@@ -24,6 +24,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException
 
 from headrace.airflow._command import HeadraceCommand, ReportFile
+from headrace.airflow._lines import log_object, object_of
 from headrace.airflow._results import SparkUiLink, operator_lineage
 from headrace.airflow._submission import packed_home, submission, task_environment
 from headrace.airflow._words import option, plain_words
@@ -53,11 +54,14 @@ class DriverLog:
         self._spark_info = spark_info
 
     def info(self, line: object, *arguments: object, **fields: object) -> None:
-        """Log a line, unless Spark wrote it at level INFO or below."""
-        text = str(line)
+        """Log a line, unless Spark wrote it at level INFO or below. An object of Headrace's keeps its level and fields."""
+        content = object_of(str(line))
+        text = str(line) if content is None else content["message"]
         if (address := _SPARK_UI.search(text)) is not None:
             self._on_spark_ui(address[1])
-        if self._spark_info or not _SPARK_CHATTER.match(text):
+        if content is not None:
+            log_object(self._log, content)
+        elif self._spark_info or not _SPARK_CHATTER.match(text):
             self._log.info(line, *arguments, **fields)
 
     def __getattr__(self, name: str) -> Any:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from headrace.config import ClusterConfig, JobConfig
 from headrace.errors import ClusterError, ConfigError
 from headrace.interrupts import watch
+from headrace import logs
 from headrace.provision.class_archive import ClassArchive
 from headrace.provision.jars import absent_jars, how_to_get
 from headrace.provision.java import require_java
@@ -50,6 +51,8 @@ def context(config: JobConfig) -> SparkContext:
     if not is_submitted:
         java = require_java(config.home)
         os.environ["JAVA_HOME"] = str(java)
+    if logs.in_json():
+        conf.setExecutorEnv(logs.FORMAT, "json")
         archive = ClassArchive(config.home, java, spark_home())
         java_options = profile.spark.get("spark.driver.extraJavaOptions", "")
         if archived := archive.submit_options(os.environ.get("SPARK_SUBMIT_OPTS", ""), java_options):

@@ -173,6 +173,10 @@ BLOCKS = {
         "offset      0": DRAWING,
         "headrace branch create shop again": "kafka/test_topics.py::test_promoted_branch_reads_expired_messages_once",
     },
+    "logs": {
+        "2026-03-01T06:00:02Z opened": "unit/cli/test_json_lines.py::test_page_shows_real_lines",
+        '{"time"': "unit/cli/test_json_lines.py::test_page_shows_real_lines",
+    },
     "materializer": {
         "+I a    +U b": DRAWING,
         "ttl 10    +a at 0": DRAWING,

@@ -228,6 +228,7 @@ _COMMANDS = {
     "project.register_new": ["new"],
     "project.register_setup": ["setup"],
     "run.register": ["run"],
+    "run_report.register": ["run-report"],
     "check.register": ["check", "verify"],
     "jobs.register": ["jobs", "explain"],
     "status.register": ["status", "checkpoints"],
@@ -300,14 +301,14 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; report its error, and exit with the code of the error's class."""
-        to_machines = "--json" in [*ctx._protected_args, *ctx.args]  # noqa: SLF001 - typer has no public name for them
         with logs.on_stderr():
             return self._invoke(ctx)
 
     def _invoke(self, ctx: Any) -> Any:
+        to_machines = "--json" in [*ctx._protected_args, *ctx.args]  # noqa: SLF001 - typer has no public name for them
         try:
-            result = super().invoke(ctx)
             _check_format_of_lines()
+            result = super().invoke(ctx)
             if isinstance(result, Proposal):
                 result = result.answered(ctx)
             if isinstance(result, Report):
@@ -325,7 +326,6 @@ class _Commands(TyperGroup):
             raise typer.Exit(exit_code_of(error)) from error
 
 
-def _call_without_pandas(command: Callable[..., Any], **arguments: Any) -> Any:
 def _check_format_of_lines() -> None:
     try:
         logs.check_format()
@@ -333,6 +333,7 @@ def _check_format_of_lines() -> None:
         raise ConfigError(str(error)) from None
 
 
+def _call_without_pandas(command: Callable[..., Any], **arguments: Any) -> Any:
     from headrace.storage.pandas import without_pandas
 
     without_pandas()

@@ -54,6 +54,12 @@ FINAL_EXIT_CODES = frozenset(error.exit_code for error in _FINAL)
 """Exit codes after which a retry would end the same: somebody has to act first."""
 
 
+_NO_COMMAND = (
+    "the command ended with exit code 2, and has written no report: Python itself does so where it cannot open a file. The log above says why. "
+    "Nothing was done."
+)
+
+
 def failure(exit_code: int, report: Mapping[str, Any] | None = None) -> AirflowException:
     """Return the exception that ends a task whose command ended with `exit_code`.
 
@@ -62,6 +68,8 @@ def failure(exit_code: int, report: Mapping[str, Any] | None = None) -> AirflowE
     command wrote it (`error`, `message`); without them, as of a command whose output was lost, the sentence names what is known of the exit code.
     """
     has_error = report is not None and "error" in report
+    if exit_code == errors.ConfigError.exit_code and not has_error:
+        return AirflowException(f"{_NO_COMMAND}\n(exit code {exit_code})")
     sentence = f"{report['error']}: {report['message']}" if report and has_error else _unreported(exit_code)
     is_open = report is not None and report.get("error") == errors.OpenIntervalError.__name__
     if exit_code in FINAL_EXIT_CODES and not is_open:

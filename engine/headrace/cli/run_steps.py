@@ -91,7 +91,7 @@ class RunSteps:
 
         A run has committed by then: where its tables cannot be read or written, stderr says so.
         """
-        if not self.config.alerts or self.config.branch is not None:
+        if self.config.branch is not None:
             return
         from headrace.cli.alerts import look, ways_of
 
@@ -102,7 +102,8 @@ class RunSteps:
             message = f"this look at them failed, and the next one tells: {why}"
             logs.write(_log, message, level=logging.WARNING, kind="alerts")
             return
-        self.taken.append(Step("alerts", seconds, "warn" if any(own.is_raised for own in self.alerts) else "ok"))
+        if self.config.alerts or self.alerts:
+            self.taken.append(Step("alerts", seconds, "warn" if any(own.is_raised for own in self.alerts) else "ok"))
 
     def _look(self, step: str, look: Callable[[], list[Finding]]) -> tuple[Finding, ...]:
         """Take a step that looks for something; return what is not as it should be."""

@@ -99,8 +99,9 @@ class RunSteps:
             self.alerts, seconds = _timed(lambda: look(self.config, ways_of(self.config, is_scheduled=is_scheduled)))
         except Exception as error:  # noqa: BLE001  what tells of a run must not fail it
             why = error if isinstance(error, HeadraceError) else type(error).__name__  # other texts may hold a secret
-            message = f"this look at them failed, and the next one tells: {why}"
-            logs.write(_log, message, level=logging.WARNING, kind="alerts")
+            if self.config.alerts:  # others look only for alerts that were taken out of the file
+                message = f"this look at them failed, and the next one tells: {why}"
+                logs.write(_log, message, level=logging.WARNING, kind="alerts")
             return
         if self.config.alerts or self.alerts:
             self.taken.append(Step("alerts", seconds, "warn" if any(own.is_raised for own in self.alerts) else "ok"))

@@ -33,6 +33,8 @@ def run_report(
     `is_whole` says whether they have all rows of the interval. With --verify, a whole interval is verified as the run would do it, and `failed` says
     what is wrong.
 
+    Example:  headrace run-report flights --run-id nightly --json
+
     Exit codes: 0; 2 configuration; 8 when the log cannot be read.
     """
     from headrace.edits.compact import is_compaction_due

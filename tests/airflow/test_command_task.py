@@ -58,16 +58,22 @@ def test_all_that_a_command_prints_is_logged(command, lines):
     assert lines == ["out ['verify', 'flights', 'a; b $(c)']", "a warning"]
 
 
-@pytest.mark.parametrize("exit_code", [2, 5, 6, 7, 9, 10, 12])
+@pytest.mark.parametrize("exit_code", [5, 6, 7, 9, 10, 12])
 def test_final_exit_codes_are_not_retried(command, exit_code):
     with pytest.raises(AirflowFailException, match=f"exit code {exit_code}: not retried"):
         execute(command(exit_code))
 
 
-@pytest.mark.parametrize("exit_code", [1, 3, 4, 8, 70])
+@pytest.mark.parametrize("exit_code", [1, 2, 3, 4, 8, 70])
 def test_other_exit_codes_are_retried(command, exit_code):
     with pytest.raises(AirflowException, match=f"exit code {exit_code}") as error:
         execute(command(exit_code))
+    assert not isinstance(error.value, AirflowFailException)
+
+
+def test_python_without_its_file_is_no_wrong_configuration(command):
+    with pytest.raises(AirflowException, match="has written no report: Python itself does so") as error:
+        execute(command(2, "python: can't open file '/opt/driver.py'"))
     assert not isinstance(error.value, AirflowFailException)
 
 

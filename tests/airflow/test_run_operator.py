@@ -174,13 +174,13 @@ def test_options_without_a_value_are_left_out(run):
     assert run.application_args[:-1] == ["run", "flights", "--finish"]
 
 
-@pytest.mark.parametrize("exit_code", [2, 5, 6, 7, 9, 10, 12])
+@pytest.mark.parametrize("exit_code", [5, 6, 7, 9, 10, 12])
 def test_final_exit_codes_are_not_retried(run, exit_code):
     with pytest.raises(AirflowFailException, match=f"exit code {exit_code}: not retried"):
         execute(run, exit_code, report=None)
 
 
-@pytest.mark.parametrize("exit_code", [1, 4, 8, 11, 13, 70, -9])
+@pytest.mark.parametrize("exit_code", [1, 2, 4, 8, 11, 13, 70, -9])
 def test_other_exit_codes_are_retried(run, exit_code):
     with pytest.raises(AirflowException) as error:
         execute(run, exit_code, report=None)

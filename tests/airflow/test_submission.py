@@ -49,6 +49,7 @@ def submitted(run, monkeypatch):
                 seen["packed"] = {name: packed.extractfile(name).read().decode() for name in packed.getnames()}
 
     monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook.submit", submit)
+    monkeypatch.setattr(HeadraceRunOperator, "_stored_report", lambda *_: None)
     monkeypatch.setattr(os, "environ", {**os.environ})
     run.allow_nested_operators = True
     run.application_args = ["run", "flights", "--budget="]

@@ -31,7 +31,7 @@ from headrace import clock
 from headrace.airflow import _view_pages
 from headrace.airflow._timetable import HeadracePlugin
 from headrace.airflow._view import view
-from headrace.airflow._view_pages import MOST_PAGES, PageError, Pages, Written
+from headrace.airflow._view_pages import MOST_PAGES, MOST_PROCESSES, MOST_WAITING, PageError, Pages, Written
 
 HOSTILE = "<script>alert(1)</script>"
 DAGS = {"flights", "flights_replay", "logbook", "foreign"}
@@ -328,8 +328,20 @@ def test_few_pages_are_kept(program, tmp_path):
     command = _view_pages.Command(words=["--", "flights"], home=tmp_path)
     program.behaves("writes")
     for key in range(MOST_PAGES + 3):
-        pages._asked(key, "1", lambda: command)
+        pages._asked(key, "1", lambda: command).result()
     assert len(pages._entries) == MOST_PAGES
+    pages.close()
+
+
+def test_queue_of_pages_has_an_end():
+    pages, gate = Pages(), threading.Event()
+    for key in range(MOST_PROCESSES + MOST_WAITING):
+        pages._asked(key, "1", gate.wait)
+    with pytest.raises(PageError, match="34 other pages are being made. Try again in a minute") as refused:
+        pages._asked("one more", "1", gate.wait)
+    assert refused.value.status == 503
+    assert not pages._asked(0, "1", gate.wait).done()  # who asks for the same page waits for it
+    gate.set()
     pages.close()
 
 

@@ -23,6 +23,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from headrace import errors
 from headrace.airflow._home import given_job
+from headrace.airflow._lines import log_line
 from headrace.airflow._submission import task_environment
 from headrace.airflow._telemetry import telemetry_environment
 from headrace.airflow._words import option
@@ -54,6 +55,12 @@ FINAL_EXIT_CODES = frozenset(error.exit_code for error in _FINAL)
 """Exit codes after which a retry would end the same: somebody has to act first."""
 
 
+_NO_COMMAND = (
+    "the command ended with exit code 2, and has written no report: Python itself does so where it cannot open a file. The log above says why. "
+    "Nothing was done."
+)
+
+
 def failure(exit_code: int, report: Mapping[str, Any] | None = None) -> AirflowException:
     """Return the exception that ends a task whose command ended with `exit_code`.
 
@@ -62,6 +69,8 @@ def failure(exit_code: int, report: Mapping[str, Any] | None = None) -> AirflowE
     command wrote it (`error`, `message`); without them, as of a command whose output was lost, the sentence names what is known of the exit code.
     """
     has_error = report is not None and "error" in report
+    if exit_code == errors.ConfigError.exit_code and not has_error:
+        return AirflowException(f"{_NO_COMMAND}\n(exit code {exit_code})")
     sentence = f"{report['error']}: {report['message']}" if report and has_error else _unreported(exit_code)
     is_open = report is not None and report.get("error") == errors.OpenIntervalError.__name__
     if exit_code in FINAL_EXIT_CODES and not is_open:
@@ -131,7 +140,7 @@ class HeadraceCommand:
         with tempfile.TemporaryFile("w+", encoding="utf-8") as printed:
             with self._started("--json", stdout=printed, stderr=subprocess.PIPE) as process:
                 for line in process.stderr or ():
-                    log.info(line.rstrip())
+                    log_line(log, line.rstrip())
             printed.seek(0)
             return answer_of(printed.read(), process.returncode)
 
@@ -139,7 +148,7 @@ class HeadraceCommand:
         """Run the command, pass its output to `log`, and return its exit code."""
         with self._started(stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
             for line in process.stdout or ():
-                log.info(line.rstrip())
+                log_line(log, line.rstrip())
         return process.returncode
 
     def _started(self, *options: str, stdout: Any, stderr: int) -> subprocess.Popen[str]:

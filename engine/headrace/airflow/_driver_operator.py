@@ -24,10 +24,11 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException
 
 from headrace.airflow._command import HeadraceCommand, ReportFile
+from headrace.airflow._lines import log_object, object_of
 from headrace.airflow._results import SparkUiLink, operator_lineage
 from headrace.airflow._submission import packed_home, submission, task_environment
 from headrace.airflow._telemetry import telemetry_environment, trace_context
-from headrace.airflow._words import option, plain_words
+from headrace.airflow._words import option, plain_words, value_of
 from headrace.config import JobConfig, expand_settings
 from headrace.errors import ConfigError
 from headrace.provision.pyspark import SUBMIT_OPTIONS
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
 
 _SPARK_CHATTER = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO|DEBUG|TRACE) ")
 _SPARK_SUBMIT = "spark-submit"
+_RM_ADDRESS = "yarn_resourcemanager_webapp_address"
+"""Key of a Spark connection's extras, with which the provider can ask YARN for the state of a driver."""
+_OF_RUN = "headrace_driver"
+"""Key of the task's state store: the driver that was submitted last, and the run that it is for."""
+_UNKNOWN = "NOT_KNOWN"
 _SPARK_UI = re.compile(r"\bSpark UI at (https?://\S+)")
 
 
@@ -54,11 +60,14 @@ class DriverLog:
         self._spark_info = spark_info
 
     def info(self, line: object, *arguments: object, **fields: object) -> None:
-        """Log a line, unless Spark wrote it at level INFO or below."""
-        text = str(line)
+        """Log a line, unless Spark wrote it at level INFO or below. An object of Headrace's keeps its level and fields."""
+        content = object_of(str(line))
+        text = str(line) if content is None else content["message"]
         if (address := _SPARK_UI.search(text)) is not None:
             self._on_spark_ui(address[1])
-        if self._spark_info or not _SPARK_CHATTER.match(text):
+        if content is not None:
+            log_object(self._log, content)
+        elif self._spark_info or not _SPARK_CHATTER.match(text):
             self._log.info(line, *arguments, **fields)
 
     def __getattr__(self, name: str) -> Any:
@@ -110,6 +119,13 @@ class DriverOperator(SparkSubmitOperator):
         self._needs_spark = (runner or job.profile.runner) == "spark"
         self._command: HeadraceCommand | None = None
         self._spark_info = spark_info
+        self._is_own_driver = False
+        self._finds_driver = False
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Return whether the driver runs on another machine, where it outlives its client."""
+        return self._needs_spark and self._job.profile.deploy_mode == "cluster"
 
     def report(self, context: Context) -> Report | None:
         """Run the command; return its report, None if the driver runs on another machine and cannot pass it on.
@@ -122,7 +138,7 @@ class DriverOperator(SparkSubmitOperator):
         except ConfigError as error:
             raise CommandFailed(error.exit_code, {"error": type(error).__name__, "message": str(error)}) from None
         with ReportFile() as report_file:
-            if self._job.profile.deploy_mode == "client" or not self._needs_spark:
+            if not self._is_elsewhere:
                 self.application_args = [*(self.application_args or []), option("report", report_file.path)]
             else:
                 home = packed_home(self._job, report_file.path.parent)
@@ -140,6 +156,50 @@ class DriverOperator(SparkSubmitOperator):
         if self._hook is not None:
             kill_descendants(self._submission())
             super().on_kill()
+
+    def submit_job(self, context: Context) -> str | None:
+        """Submit a driver, called by the provider; keep for which run it is. Airflow keeps a task's state when the task is cleared."""
+        store = context.get("task_state_store")
+        if store is not None:
+            store.delete(self._K8S_DRIVER_STATUS_KEY)  # the provider's, of an earlier driver
+        driver = super().submit_job(context)
+        if store is not None and driver is not None:
+            store.set(_OF_RUN, self._of_run(driver))
+        return driver
+
+    def get_job_status(self, external_id: Any, context: Context) -> str:
+        """Return the state of the driver that an earlier attempt has submitted. One that nobody knows any more has ended."""
+        self._is_own_driver = context["task_state_store"].get(_OF_RUN) == self._of_run(external_id)
+        try:
+            return super().get_job_status(external_id, context)
+        except Exception as error:  # noqa: BLE001  of the provider, of its clients
+            self.log.warning("the state of driver %s is not known, so another one is submitted: %s", external_id, error)
+            return _UNKNOWN  # if it still runs, the job's lease refuses the other one
+
+    def is_job_active(self, status: str) -> bool:
+        """Return whether a driver in this state still runs."""
+        return status != _UNKNOWN and super().is_job_active(status)
+
+    def is_job_succeeded(self, status: str) -> bool:
+        """Return whether this run has ended well in an earlier attempt. A cleared task has another run id, and runs again."""
+        return self._is_own_driver and super().is_job_succeeded(status)
+
+    def poll_until_complete(self, external_id: Any, context: Context) -> None:
+        """Wait for a driver. Airflow may end this task meanwhile: then `on_kill` has to know the driver."""
+        if self._hook is not None and self._hook._is_yarn_cluster_mode:  # noqa: SLF001  the provider offers no other way
+            self._hook._yarn_application_id = external_id  # noqa: SLF001
+        super().poll_until_complete(external_id, context)
+
+    def _of_run(self, driver: str) -> Any:
+        return {"driver": driver, "run_id": value_of("run-id", self.application_args or [])}
+
+    def _reconnect(self, hook: Any) -> None:
+        """Let the provider keep the id of a driver elsewhere, and find it again in a retry, if it can ask for the driver's state."""
+        if hook._is_yarn_cluster_mode and hook._conf.get(_WAITS, "").lower() != "true" and _has_rm_address(hook):  # noqa: SLF001
+            self._yarn_track_via_rm_api = hook._yarn_track_via_rm_api = True  # noqa: SLF001
+            self.durable = True
+        elif hook._should_track_driver_via_k8s_api():  # noqa: SLF001
+            self.durable = True
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002  the provider calls it so
         """Return the job's sources and sinks as `OperatorLineage` of Airflow's OpenLineage provider; None without the provider."""
@@ -168,7 +228,9 @@ class DriverOperator(SparkSubmitOperator):
     def _submitted(self, context: Context, report_file: ReportFile) -> Report | None:
         """Let the provider start the driver, wait, and return the driver's report. Raises `CommandFailed` when the driver fails."""
         if self._hook is None:
-            self._hook = self._hook_of_driver() if self._job.profile.deploy_mode == "client" else self._get_hook()
+            self._hook = self._get_hook() if self._is_elsewhere else self._hook_of_driver()
+            if self._is_elsewhere and self._finds_driver:
+                self._reconnect(self._hook)
 
         def keep_spark_ui(address: str) -> None:
             self.spark_ui_link = address
@@ -247,6 +309,15 @@ def _arguments(job: JobConfig, words: Sequence[str], given: Mapping[str, Any]) -
         **given,
         **merged,
     }
+
+
+_WAITS = "spark.yarn.submit.waitAppCompletion"
+
+
+def _has_rm_address(hook: Any) -> bool:
+    with suppress(AirflowException):
+        return bool(hook.get_connection(hook._conn_id).extra_dejson.get(_RM_ADDRESS))  # noqa: SLF001
+    return False
 
 
 def _java(home: Path, given: str, java_options: str) -> dict[str, str]:

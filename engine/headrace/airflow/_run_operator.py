@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 
 import pendulum
 from airflow.sdk import CronTriggerTimetable
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from headrace.airflow._command import failure
+from headrace.airflow._command import HeadraceCommand, failure
 from headrace.airflow._driver_operator import CommandFailed, DriverOperator, Report
 from headrace.airflow._home import given_job
 from headrace.airflow._notes import degraded, done, note_of, write_note
@@ -42,13 +42,12 @@ from headrace.airflow._results import (
 )
 from headrace.airflow._settings import tell_of_alerts, unknown_params
 from headrace.airflow._submission import run_words
-from headrace.airflow._words import option, value_of, with_interval
+from headrace.airflow._words import option, plain_words, value_of, with_interval
 from headrace.config import JobConfig, parse_duration
 from headrace.errors import ConfigError, FencedError, IntervalError
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, BaseOperatorLink, Context
-    from airflow.sdk.exceptions import AirflowException
 
 
 def refuse_foreign_interval(context: Context) -> None:
@@ -111,6 +110,7 @@ INTERVAL_END = "{{ dag_run.data_interval_end.isoformat() if dag_run.data_interva
 MODE = "{{ 'interval' if dag_run.run_type == 'backfill' else 'auto' }}"
 RUN_ID = "{{ run_id }}{{ '.' ~ (ti.max_tries - task.retries) if ti.max_tries > task.retries else '' }}"
 
+_SECOND = 2
 _REFUSALS = frozenset({ConfigError.exit_code, IntervalError.exit_code})
 """Exit codes of a run that cannot be what was asked for: nothing was done."""
 
@@ -186,6 +186,7 @@ class HeadraceRunOperator(DriverOperator):
         outlets = [*sink_assets(config), *([replay_asset(config.job)] if register_replay else [])]
         settings = {"outlets": outlets, "runner": runner, "spark_info": spark_info, **kwargs}
         super().__init__(job=config, application_args=run_words(config, words), **settings)
+        self._finds_driver = True
         self.checkpoint_link = ""
         self._checkpoint_url = checkpoint_url
         self._holds_after_failure = hold_after_failure
@@ -193,7 +194,7 @@ class HeadraceRunOperator(DriverOperator):
         self._known_params = None if known_params is None else frozenset(known_params)
 
     def execute(self, context: Context) -> Result | None:  # type: ignore[override]  # the provider's returns nothing
-        """Run the job; return its report, None if the driver runs on another machine and cannot pass it on.
+        """Run the job; return its report. That of a driver on another machine is read from its checkpoints; None if they cannot be read.
 
         Raises `AirflowFailException` if a retry cannot help, `AirflowRescheduleException` after a failed run and while another
         run holds the job, `AirflowSkipException` with `skip_refused`, and `AirflowException` for other failures.
@@ -201,7 +202,9 @@ class HeadraceRunOperator(DriverOperator):
         self._check(context)
         if (timestamp := asked_at(context)) is not None:
             self.application_args = [*(self.application_args or []), option("recompute", timestamp.isoformat())]
-        if reports_lineage():
+        elif (stored := self._ended_before(context)) is not None:
+            return self._finished(result_of(stored), context)
+        if reports_lineage() and not self._is_elsewhere:
             self.application_args = [*(self.application_args or []), "--lineage"]
         try:
             report = self.report(context)
@@ -209,10 +212,49 @@ class HeadraceRunOperator(DriverOperator):
             if self._is_for_replay(failed):
                 return self._registered(failed.report or {}, context)
             raise self._failed(failed, context) from None
+        if report is None and self._is_elsewhere:
+            report = self._stored_report()
         if report is None:
             return None
         self.described_lineage = report.pop("lineage", None)
         return self._finished(result_of(report), context)
+
+    def _ended_before(self, context: Context) -> Report | None:
+        """Return the report of a run whose interval an earlier attempt has taken in, with a driver elsewhere: it starts no other one. Else None.
+
+        Raises `AirflowException` if the verification of the run fails.
+        """
+        if not self._is_elsewhere or context["ti"].try_number < _SECOND:
+            return None
+        report = self._stored_report("--verify")
+        if report is None or not report["is_whole"]:
+            return None
+        self.log.info("an earlier attempt of this run has taken in its interval: no driver is submitted")
+        if report["failed"]:
+            raise AirflowException(report["failed"])
+        return report
+
+    def _stored_report(self, *options: str) -> Report | None:
+        """Return the report of this run from its checkpoints, and say if it has none; None, with a warning, if they cannot be read."""
+        words = plain_words(self.application_args or [])
+        interval = ("interval-start", "interval-end") if self._takes_an_interval() else ()
+        given = {name: value_of(name, words) for name in ("run-id", "cluster", *interval)}
+        wanted = options if "--verify" in words else ()
+        named = [option(name, value) for name, value in given.items() if value is not None]
+        self._command = HeadraceCommand(
+            ["run-report", self._job.job, *named, *wanted], self._job.home, self._job.profile.python
+        )
+        try:
+            report = self._command.answer(self.log)
+        except (AirflowException, OSError) as error:  # the run has ended well
+            self.log.warning("the checkpoints of this run cannot be read from this machine: %s", error)
+            return None
+        if not report["checkpoints"]:
+            self.log.info(
+                "run %s has committed no checkpoint: checkpoints do not say whether there was no input, or why it ended",
+                report["run_id"],
+            )
+        return report
 
     def prepare(self) -> None:
         """Turn the rendered arguments into those of spark-submit. Raises `ConfigError` for invalid ones."""
@@ -263,7 +305,8 @@ class HeadraceRunOperator(DriverOperator):
             wait_until(text, str(error), self.log)
         if (failed.report or {}).get("leaves_gap", False):
             wait_for_earlier(context, str(error), self.log)
-        if self._skips_refused and failed.exit_code in _REFUSALS and is_triggered(context):
+        is_refused = failed.exit_code in _REFUSALS and failed.report is not None
+        if self._skips_refused and is_refused and is_triggered(context):
             refuse(context, str(error), self.log)
         return error
 

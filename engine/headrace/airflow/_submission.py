@@ -51,9 +51,8 @@ def submission(job: JobConfig) -> dict[str, Any]:
         "files": ",".join(profile.files) or None,
         "archives": ",".join(profile.archives) or None,
         "env_vars": _environment(job),
-        # A retry is a separate submission. If the former driver still runs, the job's lease keeps the retry out.
-        # Without tracking by YARN's
-        # REST server the provider would refuse cluster mode.
+        # Where the provider can find a driver again, the operator turns this on. Elsewhere a retry is a separate submission: if the
+        # former driver still runs, the job's lease keeps the retry out.
         "durable": False,
     }
 

@@ -30,6 +30,8 @@ LONGEST_PROCESS: Final = 60.0
 MOST_PROCESSES: Final = 2
 """Processes at a time: the API server's machine has other work to do."""
 MOST_PAGES: Final = 64
+MOST_WAITING: Final = 32
+"""Pages that may wait for their processes: whoever asks for one more is told to come back."""
 _AFTER_THE_END: Final = 5.0
 """Seconds that the output of an ended process may still take."""
 _FRESH: Final = 30.0
@@ -132,6 +134,10 @@ class Pages:
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or not entry.serves(version):
+                if sum(not own.page.done() for own in self._entries.values()) >= MOST_PROCESSES + MOST_WAITING:
+                    raise PageError(
+                        f"{MOST_PROCESSES + MOST_WAITING} other pages are being made. Try again in a minute.", 503
+                    )
                 entry = self._entries[key] = _Entry(version, self._threads.submit(make))
             self._entries.move_to_end(key)
             while len(self._entries) > MOST_PAGES:

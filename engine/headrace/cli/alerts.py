@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import msgspec
 import typer
 
+from headrace import logs
 from headrace.cli.arguments import Job, load
 from headrace.cli.output import bytes_text, span_text
 from headrace.metrics import ALERT_METRICS, Unit
@@ -19,8 +21,11 @@ if TYPE_CHECKING:
     from headrace.log.alerts import SentAlert
     from headrace.readers.alerts import Alert
 
+_log = logging.getLogger(__name__)
 _PATIENCE: Final = {"command": 30.0, "webhook": 5.0}
 """Seconds that telling may take."""
+_LONGEST_LOOK: Final = 60.0
+"""Seconds after which a look tells nobody any more: whoever is left is told at the next one. A run's budget has ended by then."""
 _MORE: Final[Mapping[str, str]] = {
     "quarantined": "headrace quarantine {job}",
     **dict.fromkeys(("waiting", "waiting_for", "parked", "failures", "retries"), "headrace waiting {job} --calls"),
@@ -99,22 +104,56 @@ def look(config: JobConfig, ways: Sequence[str]) -> list[Message]:
 
     If telling fails, stderr says why, and the next look tells them. Raises `StorageError` if the job's tables cannot be read or written.
     """
+    from headrace import clock
     from headrace.log.alerts import AlertLog
     from headrace.readers.alerts import alerts_of
     from headrace.tables.folder import JobFolder
 
-    present = alerts_of(config)
-    log = AlertLog(JobFolder.of(config))
-    before = log.last() if present else {}
+    present, log = alerts_of(config) if config.alerts else [], AlertLog(JobFolder.of(config))
+    before, until = log.last(), clock.monotonic() + _LONGEST_LOOK
     looked, rows = [], []
     for alert in present:
         changed = [way for way in ways if _has_changed(alert, before.get((alert.condition.metric, way)))]
         message = _told(config.job, alert, changed)
-        rows += [_row(alert, way) for way in changed if _WAYS[way](config, message)]
+        rows += [_row(alert, way) for way in changed if _tell(way, config, message, until)]
         looked.append(message)
+    for sent in _left_out(config, before, ways):
+        message = _ended(config.job, sent)
+        if _tell(sent.recipient, config, message, until):
+            rows.append(msgspec.structs.replace(sent, sent_at=clock.now(), is_raised=False))
+            looked.append(message)
     if rows:
         log.add(rows)
     return looked
+
+
+def _tell(way: str, config: JobConfig, message: Message, until: float) -> bool:
+    """Tell somebody of a change, unless telling others has taken too long; return whether that went well."""
+    from headrace import clock
+
+    left = until - clock.monotonic()
+    if left <= 0 and way in _PATIENCE:
+        return _failed(f"tell.{way}", f"telling others took {_LONGEST_LOOK:.0f} s")
+    return _WAYS[way](config, message, left)
+
+
+def _left_out(config: JobConfig, before: Mapping[tuple[str, str], SentAlert], ways: Sequence[str]) -> list[SentAlert]:
+    """Return what somebody was told to be raised, and is no alert of the job's file any more."""
+    return [
+        sent
+        for (metric, way), sent in sorted(before.items())
+        if sent.is_raised and way in ways and metric not in config.alerts
+    ]
+
+
+def _ended(job: str, sent: SentAlert) -> Message:
+    """Return the message that an alert is over, because the job's file has it no more."""
+    more = _STATUS.format(job=job)
+    sentence = f"job '{job}': the alert on {sent.metric} ({sent.condition}) is over: the job's file has none on it any more. More: {more}"
+    unit = ALERT_METRICS[sent.metric].unit.value if sent.metric in ALERT_METRICS else ""
+    return Message(
+        job, sent.metric, sent.condition, None, unit, False, "quiet", True, sent.recipient == "airflow", sentence, more
+    )
 
 
 def ways_of(config: JobConfig, *, is_scheduled: bool) -> list[str]:
@@ -171,21 +210,25 @@ def _shown(value: float | None, unit: str) -> str:
     return bytes_text(value) if unit == Unit.BYTES else f"{value:,.0f}"
 
 
-def _to_log(_: JobConfig, message: Message) -> bool:
-    print(f"alert: {message.sentence}", file=sys.stderr, flush=True)
+def _to_log(_: JobConfig, message: Message, left: float) -> bool:
+    del left
+    level = logging.WARNING if message.is_raised else logging.INFO
+    logs.write(_log, message.sentence, level=level, kind="alert", fields=asdict(message))
     return True
 
 
-def _to_command(config: JobConfig, message: Message) -> bool:
+def _to_command(config: JobConfig, message: Message, left: float) -> bool:
     import json
     import subprocess
+
+    patience = min(_PATIENCE["command"], left)
 
     try:
         subprocess.run(
             config.tell.command,
             input=json.dumps(asdict(message)),
             cwd=config.home,
-            timeout=_PATIENCE["command"],
+            timeout=patience,
             capture_output=True,
             encoding="utf-8",
             errors="replace",
@@ -196,17 +239,23 @@ def _to_command(config: JobConfig, message: Message) -> bool:
             "tell.command", f"it ended with exit code {error.returncode}: {str(error.stderr).strip()[-500:]}"
         )
     except subprocess.TimeoutExpired:  # its text has the command, which may hold a secret
-        return _failed("tell.command", f"it took longer than {_PATIENCE['command']:.0f} s")
+        return _failed("tell.command", f"it took longer than {patience:.0f} s")
     except OSError as error:
         return _failed("tell.command", f"it cannot be started: {error.strerror}")
     return True
 
 
-def _to_webhook(config: JobConfig, message: Message) -> bool:
+def _to_webhook(config: JobConfig, message: Message, left: float) -> bool:
     import json
     from http.client import HTTPException
     from urllib.error import HTTPError, URLError
-    from urllib.request import Request, urlopen
+    from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+    class NoRedirects(HTTPRedirectHandler):
+        """A redirected POST becomes a GET without the alert."""
+
+        def redirect_request(self, *_: Any) -> None:
+            return None
 
     try:
         request = Request(  # noqa: S310  loading allows http and https only
@@ -215,7 +264,7 @@ def _to_webhook(config: JobConfig, message: Message) -> bool:
             {"Content-Type": "application/json"},
             method="POST",
         )
-        with urlopen(request, timeout=_PATIENCE["webhook"]):  # noqa: S310
+        with build_opener(NoRedirects).open(request, timeout=min(_PATIENCE["webhook"], left)):
             return True
     except HTTPError as error:
         return _failed("tell.webhook", f"it answered with {error.code}")
@@ -225,18 +274,18 @@ def _to_webhook(config: JobConfig, message: Message) -> bool:
         return _failed("tell.webhook", type(error).__name__)
 
 
-def _to_airflow(_: JobConfig, message: Message) -> bool:
+def _to_airflow(_: JobConfig, message: Message, left: float) -> bool:
     """Airflow reads the report."""
-    del message
+    del message, left
     return True
 
 
 def _failed(way: str, why: str) -> bool:
-    print(f"alert: {way} was not told, and is at the next look: {why}", file=sys.stderr, flush=True)
+    logs.write(_log, f"{way} was not told, and is at the next look: {why}", level=logging.WARNING, kind="alert")
     return False
 
 
-_WAYS: Final[Mapping[str, Callable[[JobConfig, Message], bool]]] = {
+_WAYS: Final[Mapping[str, Callable[[JobConfig, Message, float], bool]]] = {
     "log": _to_log,
     "command": _to_command,
     "webhook": _to_webhook,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import gc
 import io
+import logging
 import os
 import re
 import shlex
@@ -25,12 +26,14 @@ import typer
 from typer import core
 from typer.core import TyperGroup
 
+from headrace import logs
 from headrace.cli.arguments import IN_JSON, REPORT_FILE, in_utf8, shared_options, warn
 from headrace.cli.proposal import Proposal
-from headrace.errors import EngineBug, HeadraceError, IntervalError, OpenIntervalError, StorageError
+from headrace.errors import ConfigError, EngineBug, HeadraceError, IntervalError, OpenIntervalError, StorageError
 from headrace.interrupts import watch
 from headrace.report import Report, Time
 
+_log = logging.getLogger(__name__)
 _INTERRUPTED = 130
 
 
@@ -44,7 +47,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def _report(error: BaseException, *, to_machines: bool, starts: bool = False) -> None:
-    """Show `error`: JSON on stdout, a panel on a terminal's stderr, plain text on any other stderr.
+    """Show `error`: JSON on stdout, a panel on a terminal's stderr, plain text on any other stderr, an object there with JSON lines.
 
     `starts`: the command starts work, so the message says whether it has.
     """
@@ -54,6 +57,11 @@ def _report(error: BaseException, *, to_machines: bool, starts: bool = False) ->
         import msgspec
 
         print(msgspec.json.encode({"error": name, "message": message}).decode())
+    if logs.in_json():
+        fields = {"error": name, "exit_code": exit_code_of(error)}
+        traced = error if _is_unforeseen(error) else None
+        logs.write(_log, message, level=logging.ERROR, kind="error", fields=fields, error=traced)
+        return
     if _is_unforeseen(error):
         traceback.print_exception(error, file=sys.stderr)
     if not to_machines:
@@ -78,7 +86,7 @@ def _is_unforeseen(error: BaseException) -> bool:
 
 def _show(name: str, message: str) -> None:
     if not sys.stderr.isatty():
-        print(f"{name}: {message}", file=sys.stderr)
+        logs.write(_log, message, level=logging.ERROR, kind=name)
         return
     from rich.console import Console
     from rich.panel import Panel
@@ -156,7 +164,7 @@ class Streams:
         note = (
             f"the output could not be written: {refusals[0].strerror}. The command itself is done; what it did stays."
         )
-        print(note, file=sys.stderr)
+        logs.write(_log, note, level=logging.ERROR)
         return StorageError.exit_code
 
 
@@ -220,6 +228,7 @@ _COMMANDS = {
     "project.register_new": ["new"],
     "project.register_setup": ["setup"],
     "run.register": ["run"],
+    "run_report.register": ["run-report"],
     "check.register": ["check", "verify"],
     "jobs.register": ["jobs", "explain"],
     "lineage.register": ["lineage"],
@@ -293,8 +302,13 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; report its error, and exit with the code of the error's class."""
+        with logs.on_stderr():
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: Any) -> Any:
         to_machines = "--json" in [*ctx._protected_args, *ctx.args]  # noqa: SLF001 - typer has no public name for them
         try:
+            _check_format_of_lines()
             result = super().invoke(ctx)
             if isinstance(result, Proposal):
                 result = result.answered(ctx)
@@ -305,11 +319,19 @@ class _Commands(TyperGroup):
         except (Exception, KeyboardInterrupt) as error:
             _add_hint(error)
             starts = ctx.invoked_subcommand in _STARTING
-            if not _is_reported(error, ctx, starts=starts):
-                if _is_typers_own(error) and not to_machines:
+            is_reported = _is_reported(error, ctx, starts=starts)
+            if logs.in_json() or not is_reported:
+                if _is_typers_own(error) and not to_machines and not logs.in_json():
                     raise
-                _report(error, to_machines=to_machines, starts=starts)
+                _report(error, to_machines=to_machines and not is_reported, starts=starts)
             raise typer.Exit(exit_code_of(error)) from error
+
+
+def _check_format_of_lines() -> None:
+    try:
+        logs.check_format()
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _call_without_pandas(command: Callable[..., Any], **arguments: Any) -> Any:
@@ -455,7 +477,7 @@ def main() -> None:
     gc.set_threshold(_COLLECT_AFTER)
     watch()
     keep_given_values()
-    with open_streams() as streams:
+    with open_streams() as streams, logs.on_stderr():
         try:
             application(sys.argv[1:])(prog_name="headrace")
         except SystemExit as end:
@@ -474,7 +496,8 @@ def _end_with_threads(end: SystemExit) -> None:
     ]
     if not left:
         return
-    print(f"user code has left threads running ({', '.join(left)}); the process ends without them", file=sys.stderr)
+    message = f"user code has left threads running ({', '.join(left)}); the process ends without them"
+    logs.write(_log, message, level=logging.WARNING)
     atexit._run_exitfuncs()  # noqa: SLF001 - Spark ends its JVM there
     sys.stdout.flush()
     sys.stderr.flush()

@@ -5,12 +5,14 @@ Options of commands that change a job for good: a dry run unless `--apply` is gi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from headrace import logs
 from headrace.report import Table
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 
 RunId = Annotated[Optional[str], typer.Option("--run-id", help="Id of this call; a new one if left out.")]  # noqa: UP045
+
+
+_log = logging.getLogger(__name__)
 
 
 def in_utf8(text: str) -> str:
@@ -58,9 +63,9 @@ def as_of_text(lineage: Lineage, checkpoint: Checkpoint) -> str:
 
 
 def warn(what: str | None) -> None:
-    """Print a note on stderr, if there is one."""
+    """Log a note, if there is one."""
     if what is not None:
-        typer.echo(f"note: {what}", err=True)
+        logs.write(_log, what, level=logging.WARNING, kind="note")
 
 
 # Typer evaluates these types at run time, inside Annotated, so they need Optional instead of `| None`.
@@ -166,6 +171,7 @@ def load(name: str | None, cluster: str | None = None, *, branch: str | None = N
     from headrace.config import load_job
 
     config = load_job(the_job(name), cluster=cluster, checked=checked)
+    logs.move(job=config.job, branch=branch)
     if branch is None:
         return config
     from headrace.commit.branch_code import on_branch

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from headrace import clock
+from headrace import clock, logs
 from headrace.airflow_api import CONNECTION, AirflowApi, ApiError, BusyError, quoted
 from headrace.cli.arguments import check_word, load, the_job
 from headrace.errors import CheckFailed, ConfigError, FencedError, ServiceError
@@ -47,6 +47,7 @@ Url = Annotated[
     typer.Option("--airflow", metavar="URL", help="Airflow's API server, in place of the connection's."),
 ]
 
+_log = logging.getLogger(__name__)
 _VARIABLE: Final = f"AIRFLOW_CONN_{CONNECTION.upper()}"
 _LOOKS_EVERY: Final = 5.0
 _FIRST_WAIT: Final = 1.0
@@ -257,7 +258,8 @@ class _Repeated:
                 f"{what}, also after {self._patience:.0f} s: {reason}. The same command looks again, and goes on."
             )
         if not self._has_said:
-            print(f"{what} ({reason}); asking again for {self._patience:.0f} s", file=sys.stderr, flush=True)
+            message = f"{what} ({reason}); asking again for {self._patience:.0f} s"
+            logs.write(_log, message, level=logging.WARNING)
         self._has_said = True
         clock.sleep(self._wait)
         self._wait = min(2 * self._wait, _LONGEST_WAIT)
@@ -267,7 +269,7 @@ def _show(run: Mapping[str, Any], shown: dict[str, str]) -> None:
     """Print the state of a day's run, if it has changed."""
     if shown.get(run["run_id"]) != run["state"]:
         shown[run["run_id"]] = run["state"]
-        print(f"{_text(run['day'])} {run['state']}", file=sys.stderr, flush=True)
+        logs.write(_log, f"{_text(run['day'])} {run['state']}", kind="day", text=f"{_text(run['day'])} {run['state']}")
 
 
 def _text(day: str | None) -> str:

@@ -14,6 +14,7 @@ word.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -27,6 +28,7 @@ from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace import logs
 from headrace.names import counted
 from headrace.report import Block, Drawing, Fact, Facts, Note, Report, Stored, Table, Time, utc_text
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from headrace.readers.query import Rows
 
 
+_log = logging.getLogger(__name__)
 _NO_LIMIT = 1_000_000
 _RUN_IDS = frozenset({"run", "run_id", "attempt_id", "held by"})
 _STORED = frozenset({"value", "row", "element", "record", "result", "raw"})
@@ -61,7 +64,7 @@ def _print_warnings(report: Report) -> None:
     """Print the warnings of a report on stderr."""
     for block in report.blocks:
         if isinstance(block, Note) and block.kind == "warning":
-            print(f"note: {block.text}", file=sys.stderr)
+            logs.write(_log, block.text, level=logging.WARNING, kind="note")
 
 
 def plain_report(report: Report) -> dict[str, Any]:
@@ -108,14 +111,14 @@ def write_document(file: Path, content: Mapping[str, Any]) -> bool:
     import msgspec
 
     if not file.name:
-        print(f"--report: {file} is no file", file=sys.stderr)
+        logs.write(_log, f"--report: {file} is no file", level=logging.ERROR)
         return False
     unfinished = file.with_name(f"{file.name}.part")
     try:
         unfinished.write_bytes(msgspec.json.encode(content, enc_hook=str))
         os.replace(unfinished, file)  # noqa: PTH105  Path.replace returns a path that nobody needs
     except OSError as error:
-        print(f"--report: {file} cannot be written: {error}", file=sys.stderr)
+        logs.write(_log, f"--report: {file} cannot be written: {error}", level=logging.ERROR)
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Optional
 
@@ -110,9 +110,7 @@ _HEADINGS: Final = {
 
 def _of_all(names: Sequence[str], file: Path) -> Report:
     """Write a page about all jobs, the worst first: those that cannot be read, that never ran, then those furthest behind."""
-    rows = sorted(
-        map(_job_row, names), key=lambda row: (row["problem"] is None, -(row["hours_behind"] or 0), row["job"])
-    )
+    rows = sorted(map(_job_row, names), key=_badness)
     # An id is no number: people copy it.
     cells = [
         [str(row[key]) if key == "checkpoint" and row[key] is not None else row[key] for key in _HEADINGS]
@@ -121,6 +119,15 @@ def _of_all(names: Sequence[str], file: Path) -> Report:
     shown = table("The last checkpoint of each job", [*_HEADINGS.values()], cells)
     report = _written(file, page("Jobs", section("All jobs, the worst first", shown)))
     return Report(*report.blocks, Table("jobs", (), rows))
+
+
+def _badness(row: Mapping[str, Any]) -> tuple[int, float, str]:
+    """Return what sorts the worst job first."""
+    rank = 2 if row["problem"] is None else 1 if row["problem"] == _NEVER_RAN else 0
+    return rank, -(row["hours_behind"] or 0), row["job"]
+
+
+_NEVER_RAN: Final = "it never ran"
 
 
 def _job_row(name: str) -> dict[str, Any]:
@@ -137,7 +144,7 @@ def _job_row(name: str) -> dict[str, Any]:
     except HeadraceError as error:
         return {**row, "problem": str(error)}
     if last is None:
-        return {**row, "problem": "it never ran"}
+        return {**row, "problem": _NEVER_RAN}
     behind = None if last.watermark is None else round((clock.now() - last.watermark) / 3_600_000, 1)
     return {
         **row,

@@ -6,6 +6,7 @@ Output of `headrace run` on stderr while it works: events and a progress bar on 
 from __future__ import annotations
 
 import os
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, cast
 
 import typer
 
-from headrace import clock
+from headrace import clock, logs
 from headrace.cli.arguments import REPORT_FILE, Branch, Cluster, Job, check_word, load, new_run_id, parsed_milliseconds
 from headrace.cli.backfill_result import Ended, followed
 from headrace.cli.branch import OtherPipeline, OtherSource, Setting, with_options
@@ -134,14 +135,15 @@ def _exported(run_job: RunJob) -> Callable[[JobConfig, RunOptions, OnEvent], Run
     return Exported(run_job, signals)
 
 
+_log = logging.getLogger(__name__)
 _SECONDS_BETWEEN_LINES = 60.0
 
 
 @contextmanager
 def shown_events() -> Iterator[Callable[[Event], None]]:
     """Yield the function that shows the events of a run, for the length of the block."""
-    if not sys.stderr.isatty():
-        yield EventLines(sys.stderr)
+    if logs.in_json() or not sys.stderr.isatty():
+        yield EventLog()
         return
     from rich.console import Console
 
@@ -157,21 +159,22 @@ def running(config: JobConfig, runner: str | None) -> Iterator[RunBranch]:
         yield lambda branch, wishes: run_job(branch, wishes, on_event)
 
 
-class EventLines:
-    """Writer of a line for each event, and of one line a minute for the progress within a micro-batch."""
+class EventLog:
+    """Log of each event, and once a minute of the progress within a micro-batch."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self) -> None:
         self._next = clock.monotonic() + _SECONDS_BETWEEN_LINES
 
     def __call__(self, event: Event) -> None:
-        """Write an event. Skip progress within a minute after the last."""
+        """Log an event. Skip progress within a minute after the last."""
         if event.kind == "progress":
             now = clock.monotonic()
             if now < self._next:
                 return
             self._next = now + _SECONDS_BETWEEN_LINES
-        print(f"{_now()} {event.kind}: {event.message}", file=self._stream, flush=True)
+        level = logging.WARNING if event.kind == "warning" else logging.INFO
+        text = f"{_now()} {event.kind}: {event.message}"
+        logs.write(_log, event.message, level=level, kind=event.kind, text=text, fields=event.fields)
 
 
 @contextmanager
@@ -317,7 +320,7 @@ def run(
         branch,
         run_id=run_id or new_run_id(),
         mode=_mode(mode),
-        **_interval(interval_start, interval_end),
+        **interval_options(interval_start, interval_end),
         recompute=parsed_milliseconds(recompute) if recompute else None,
         fill=fill,
         budget=budget_seconds(budget),
@@ -372,7 +375,7 @@ def _follow(config: JobConfig, options: RunOptions, runner: str | None) -> Ended
         ]
 
 
-def _interval(start: str | None, end: str | None) -> dict[str, int | None]:
+def interval_options(start: str | None, end: str | None) -> dict[str, int | None]:
     """Return the options of the interval. Raises `ConfigError` for half of one."""
     if bool(start) != bool(end):
         given, missing = ("start", "end") if start else ("end", "start")
@@ -387,17 +390,20 @@ def _interval(start: str | None, end: str | None) -> dict[str, int | None]:
 def _note_unused_interval(config: JobConfig, options: RunOptions) -> None:
     mode = config.mode if options.mode == "auto" else options.mode
     if options.interval_start is not None and mode == "caught_up":
-        print(
-            f"note: this run takes in all input, as {config.where('mode')} says, and does not look at the interval. To take in the "
+        logs.write(
+            _log,
+            f"this run takes in all input, as {config.where('mode')} says, and does not look at the interval. To take in the "
             "interval alone: --mode interval",
-            file=sys.stderr,
+            kind="note",
         )
 
 
 def _wishes(job: str | None, cluster: str | None, branch: str | None, **options: Any) -> tuple[JobConfig, RunOptions]:
     from headrace.run.options import RunOptions
 
-    return load(job, cluster, branch=branch), RunOptions(cluster=cluster, **options)
+    config, wishes = load(job, cluster, branch=branch), RunOptions(cluster=cluster, **options)
+    logs.move(run=wishes.run_id)
+    return config, wishes
 
 
 def _run(config: JobConfig, options: RunOptions, runner: str | None, *, without_spark: bool) -> RunReport:

@@ -5,12 +5,12 @@ A scheduler needs no process, and no start of Python, for each of them.
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace import clock
+from headrace import clock, logs
 from headrace.cli.check import findings_of, verified
 from headrace.errors import CheckFailed, HeadraceError
 from headrace.names import counted
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headrace.run.options import RunReport
 
 
+_log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 
@@ -54,7 +55,15 @@ class RunSteps:
         """
         for fault in self._look("check", lambda: findings_of(self.config, sample=False, strict=False)):
             advice = f" -> {fault.advice}" if fault.advice else ""
-            print(f"check ({fault.outcome}): {fault.check}: {fault.detail}{advice}", file=sys.stderr, flush=True)
+            message = f"{fault.check}: {fault.detail}{advice}"
+            logs.write(
+                _log,
+                message,
+                level=logging.WARNING,
+                kind="check",
+                text=f"check ({fault.outcome}): {message}",
+                fields={"check": fault.check, "outcome": fault.outcome},
+            )
 
     def run(self, run_job: Callable[[], RunReport]) -> RunReport:
         """Run the job."""
@@ -82,7 +91,7 @@ class RunSteps:
 
         A run has committed by then: where its tables cannot be read or written, stderr says so.
         """
-        if not self.config.alerts or self.config.branch is not None:
+        if self.config.branch is not None:
             return
         from headrace.cli.alerts import look, ways_of
 
@@ -90,9 +99,12 @@ class RunSteps:
             self.alerts, seconds = _timed(lambda: look(self.config, ways_of(self.config, is_scheduled=is_scheduled)))
         except Exception as error:  # noqa: BLE001  what tells of a run must not fail it
             why = error if isinstance(error, HeadraceError) else type(error).__name__  # other texts may hold a secret
-            print(f"alerts: this look at them failed, and the next one tells: {why}", file=sys.stderr, flush=True)
+            if self.config.alerts:  # others look only for alerts that were taken out of the file
+                message = f"this look at them failed, and the next one tells: {why}"
+                logs.write(_log, message, level=logging.WARNING, kind="alerts")
             return
-        self.taken.append(Step("alerts", seconds, "warn" if any(own.is_raised for own in self.alerts) else "ok"))
+        if self.config.alerts or self.alerts:
+            self.taken.append(Step("alerts", seconds, "warn" if any(own.is_raised for own in self.alerts) else "ok"))
 
     def _look(self, step: str, look: Callable[[], list[Finding]]) -> tuple[Finding, ...]:
         """Take a step that looks for something; return what is not as it should be."""

@@ -22,7 +22,7 @@ from headrace.config._formats import foreign_keys
 from headrace.config._interval_pattern import IntervalPattern, interval_pattern
 from headrace.config._job import JobConfig, JobFile, ScheduleConfig
 from headrace.config._read import read_struct
-from headrace.config._scalars import Place
+from headrace.config._scalars import Place, is_only_a_reference
 from headrace.config._sections import IntervalOptions
 from headrace.config._sink import SINK_FORMATS, SinkConfig
 from headrace.config._source import SOURCE_FORMATS, SourceConfig, SourceFormat
@@ -541,7 +541,8 @@ def _alerts(config: JobConfig) -> Iterator[Problem]:
             parse_condition(metric, text)
         except ValueError as error:
             yield f"alerts.{metric}", str(error)
-    if config.tell.webhook is not None and not _is_web_address(config.tell.webhook):
+    webhook = config.tell.webhook
+    if webhook is not None and not is_only_a_reference(webhook) and not _is_web_address(webhook):
         yield "tell.webhook", "it has to begin with http:// or https://, and to name a server"
     wasted = [key for key, way in _told(config) if way]
     if wasted and not config.alerts:

@@ -32,6 +32,7 @@ from headrace.config._types import (
     Promote,
     Rate,
     Renames,
+    Secret,
     Section,
     Span,
     Tasks,
@@ -276,10 +277,10 @@ class RetentionConfig(Section, frozen=True, kw_only=True):
 class TellConfig(Section, frozen=True, kw_only=True):
     """Who is told when an alert is raised, and when it is over. The log of the run says it in any case."""
 
-    command: tuple[str, ...] = ()
+    command: tuple[Secret, ...] = ()
     """A command and its arguments. It starts in the project's folder, and reads the alert as JSON from its standard input."""
 
-    webhook: str | None = None
+    webhook: Secret | None = None
     """A URL that gets the alert as JSON (POST). It often holds a secret: write `${NAME}`. Reports do not show it."""
 
 

@@ -81,13 +81,13 @@ def load_job(
     """Read and check `conf/jobs/<name>.yaml` and the cluster profile that it names.
 
     `cluster` overrides the file's own `cluster`. `keep_references` keeps `${NAME}` in the profile's `spark` and
-    `storage` unchanged, so that the result contains no secret; for them see `expand_settings`. Without `checked`, rules
+    `storage`, and in the job's `tell`, unchanged, so that the result contains no secret; for them see `expand_settings`. Without `checked`, rules
     that span several keys are left to `job_problems`. Raises `ConfigError` that names file, line, key and allowed
     values, with all problems of a file at once.
     """
     home = home or home_folder()
     file = _find("job", name, _folder(home, "jobs"))
-    job, lines = read_struct(file, JobFile, Place(home, os.environ))
+    job, lines = read_struct(file, JobFile, Place(home, os.environ, keep_secrets=keep_references))
     if cluster is not None:
         job = msgspec.structs.replace(job, cluster=cluster)
     else:

@@ -19,7 +19,7 @@ import msgspec
 import yaml
 
 from headrace.config._document import node_kind, tag_of
-from headrace.config._types import FUNCTION, LOCATION, NAME, PIPELINE, SCALAR
+from headrace.config._types import FUNCTION, LOCATION, NAME, PIPELINE, SCALAR, SECRET
 from headrace.config._values import RULE, parse_duration
 from headrace.errors import ConfigError
 from headrace.names import NAME_RULE, counted, did_you_mean
@@ -133,6 +133,8 @@ class Place:
     environment: Mapping[str, str]
     keep_references: bool = False
     """True: keep `${NAME}` in settings of Spark and of storage unchanged."""
+    keep_secrets: bool = False
+    """True: keep `${NAME}` in values that say whom to tell unchanged."""
 
 
 def read_scalar(node: yaml.Node, kind: Any, place: Place) -> Any:
@@ -157,7 +159,7 @@ def read_scalar(node: yaml.Node, kind: Any, place: Place) -> Any:
 
 
 def _substituted(text: str, role: str | None, place: Place) -> str:
-    if role == SCALAR and place.keep_references:
+    if (role == SCALAR and place.keep_references) or (role == SECRET and place.keep_secrets):
         check_references(text)
         return text
     return substitute(text, place.environment)

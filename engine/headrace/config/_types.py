@@ -56,6 +56,7 @@ def _entry(py_file: str) -> str:
 NAME = "name"
 LOCATION = "location"
 SCALAR = "scalar"
+SECRET = "secret"  # noqa: S105  the name of a role
 PIPELINE = "pipeline"
 FUNCTION = "function"
 
@@ -64,6 +65,9 @@ Name = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,62}$", extra={"role": NAME
 
 Location = Annotated[str, Meta(min_length=1, extra={"role": LOCATION})]
 """A path, absolute once loaded (relative ones start at the home folder), or a URI such as s3://..."""
+
+Secret = Annotated[str, Meta(extra={"role": SECRET})]
+"""Text that mostly is a reference to the environment. A process that needs no secret keeps the reference."""
 
 Scalar = Annotated[str, Meta(extra={"role": SCALAR}, extra_json_schema={"scalar": True})]
 """Text, or a number or true/false that is turned into text (Spark settings, storage options)."""

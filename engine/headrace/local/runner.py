@@ -6,12 +6,11 @@ Features that need Spark: the local runner refuses jobs with them.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from typing import Final
 
-from headrace import clock
+from headrace import clock, logs
 from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
@@ -71,7 +70,7 @@ def run(
         )
     tasks = TasksHere(Workers(_cores()), rows_worth_workers)
     # User code prints to standard error, as in Spark's Python workers: standard output belongs to the command.
-    with redirect_stdout(sys.stderr):
+    with redirect_stdout(logs.output_of_user_code()):
         try:
             return run_on(
                 tasks, config, options, on_event, started=started, shows_progress=True, trace=trace or NO_TRACE

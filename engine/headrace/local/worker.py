@@ -13,6 +13,7 @@ import traceback
 from queue import SimpleQueue
 from typing import BinaryIO
 
+from headrace import logs
 from headrace.errors import EngineBug, HeadraceError
 from headrace.local.workers import KeyedWork, Work, decode_work, encode_reply, read_frame, write_frame
 from headrace.run.messages import TaskReport
@@ -25,6 +26,7 @@ def main() -> None:
     """Run tasks one after the other. Ends the process as soon as the run is gone."""
     requests, answers = _own_streams()
     without_pandas()
+    logs.set_up_worker()
     # A signal to the whole group of processes is meant for the run, which then ends its workers in order.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)

@@ -11,6 +11,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from typing import cast
@@ -25,6 +26,13 @@ TESTED_PYSPARK = "4.2.0"
 
 SUBMIT_OPTIONS = "HEADRACE_SUBMIT_OPTIONS"
 """Variable of a driver that starts Spark itself: the options of spark-submit, with the quotes of a shell, and `pyspark-shell` behind them."""
+
+
+@cache
+def submit_options() -> str | None:
+    """Return the options in `SUBMIT_OPTIONS`, and take them out of the environment: they may hold secrets, and child processes inherit it."""
+    return os.environ.pop(SUBMIT_OPTIONS, None)
+
 
 _SPARKS = f"{', '.join(FITTING_SPARK[:-1])} and {FITTING_SPARK[-1]}"
 _REFUSAL = f"and Delta's jars are made for Spark {_SPARKS}. Spark was not started."

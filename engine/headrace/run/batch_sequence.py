@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from headrace import clock, crash_points
+from headrace import clock, crash_points, logs
 from headrace.commit.protocol import OpenJob
 from headrace.commit.verify import refuse_damaged_state
 from headrace.config import JobConfig
@@ -188,6 +188,7 @@ class BatchSequence:
         if not self.committed:
             refuse_damaged_state(self.config, self.job.versions)
         self.tasks.start()
+        logs.move(checkpoint=self.job.next_id)
         started = clock.monotonic()
         processing_time = self._began(follows) if taken.began_at is None else taken.began_at
         if behind := self.followed.clock_behind():

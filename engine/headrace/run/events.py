@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from headrace import clock
+from headrace import clock, logs
 from headrace.commit.input_report import InputKind
 from headrace.commit.protocol import OpenJob
 from headrace.errors import StorageError
@@ -63,6 +63,7 @@ class RunEvents:
 
     def opened(self, checkpoint: Checkpoint) -> None:
         """Say which checkpoint the run continues from."""
+        logs.move(checkpoint=checkpoint.checkpoint_id)
         self.tell("opened", f"continuing from checkpoint {checkpoint.checkpoint_id}")
 
     def fills(self, missing: Interval, wanted: Interval) -> None:
@@ -205,7 +206,7 @@ def sink_reports(job: OpenJob) -> dict[str, SinkReport]:
     Called at the end of a run, after its last commit. A sink that cannot be read has no version: its rows are committed, and the
     next run reads it again.
     """
-    rows = _rows(checkpoint for checkpoint in job.checkpoints if checkpoint.run_id == job.run_id)
+    rows = sink_rows(checkpoint for checkpoint in job.checkpoints if checkpoint.run_id == job.run_id)
     statuses = job.sink_status()
     return {
         name: SinkReport(
@@ -217,7 +218,8 @@ def sink_reports(job: OpenJob) -> dict[str, SinkReport]:
     }
 
 
-def _rows(checkpoints: Iterable[Checkpoint]) -> Counter[str]:
+def sink_rows(checkpoints: Iterable[Checkpoint]) -> Counter[str]:
+    """Return the rows that checkpoints gave to each sink."""
     rows: Counter[str] = Counter()
     for checkpoint in checkpoints:
         for sink, files in checkpoint.outputs.items():

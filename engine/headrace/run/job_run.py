@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
-from headrace import clock
+from headrace import clock, logs
 from headrace.commit.branch_code import check_forked, record_run, refuse_effects
 from headrace.commit.input_changes import listed_input, refuse_unless_done
 from headrace.commit.input_report import pending_correction, refuse_changed_files, run_warnings, touched_input
@@ -242,7 +242,7 @@ def run_on(
     `trace` observes the parts of the run.
     """
     begun = clock.monotonic() if started is None else started
-    events = RunEvents(config.job, on_event)
+    events = _events(config, options, on_event)
     mode = _mode(config, options)
     plan = checked_plan(config)
     check_forked(config)
@@ -315,6 +315,12 @@ def run_on(
         warnings=tuple(events.warnings),
         pending=pending,
     )
+
+
+def _events(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunEvents:
+    """Return the events of a run. From now on, log lines of this process are of it."""
+    logs.move_to(logs.Position(config.job, config.branch, options.run_id))
+    return RunEvents(config.job, on_event)
 
 
 def _corrected(config: JobConfig, mode: str) -> Interval | None:

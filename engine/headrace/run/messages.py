@@ -9,6 +9,7 @@ import msgspec
 from headrace.async_io.metrics import ServiceMetrics
 from headrace.async_io.traced_calls import TracedCalls
 from headrace.config import PipelineCode
+from headrace.logs import Position
 from headrace.options import AsyncStateOptions, MaterializerOptions
 from headrace.records.source_columns import EventTimeLimit
 from headrace.run.services import LiveResponses
@@ -29,6 +30,8 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     job: str = "JOB"
     """Job as commands name it, on a branch with the branch: for messages."""
     checkpoint_id: int
+    position: Position = Position()
+    """For log lines of the tasks."""
     attempt_id: str
     max_parallelism: int
     parallelism: int

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from headrace import crash_points
+from headrace import crash_points, logs
 from headrace.api.graph import AsyncWait, SourceNode
 from headrace.commit.protocol import OpenJob
 from headrace.commit.run_check import lost_elements
@@ -107,6 +107,7 @@ class MicroBatch:
             folder=JobFolder.of(config),
             job=config.job if config.branch is None else f"{config.job} --branch {config.branch}",
             checkpoint_id=job.next_id,
+            position=logs.position(),
             attempt_id=job.attempt_id,
             max_parallelism=config.max_parallelism,
             parallelism=parallelism,

@@ -106,7 +106,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     rows_in: int
     rows_out: int
     seconds: float
-    stopped_because: StoppedBecause
+    stopped_because: StoppedBecause | None
+    """None where the report was read from checkpoints, which do not say it."""
     quarantined: int
     responses_taken: int = 0
     """On a branch, number of elements that took the kept response of the live lineage, without a call."""

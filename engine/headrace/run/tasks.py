@@ -9,18 +9,20 @@ import gc
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
 
-from headrace import clock
+from headrace import clock, logs
 from headrace.errors import EngineBug, HeadraceError, UserFunctionError
 from headrace.interrupts import is_interrupt
 from headrace.names import counted
 from headrace.plan.loader import plan_of
 from headrace.run.messages import KeyedTask, SourceTask, TaskReport
 from headrace.run.rows import Takes, read_transit, share_of
+
+_Task = TypeVar("_Task", SourceTask, KeyedTask)
 
 
 class StageTasks(Protocol):
@@ -70,7 +72,7 @@ def run_source_task(payload: bytes, number: int) -> TaskReport:
     """Run a source's stage over the files of one task; an error of Headrace is in the report."""
     from headrace.run.source_stage import run_source
 
-    return _guarded(lambda: run_source(msgspec.json.decode(payload, type=SourceTask)), number)
+    return _guarded(lambda: run_source(_decoded(payload, SourceTask)), number)
 
 
 def run_idle_task(payload: bytes, number: int) -> TaskReport:
@@ -82,7 +84,7 @@ def run_idle_task(payload: bytes, number: int) -> TaskReport:
     def load() -> TaskReport:
         import headrace.run.keyed_stage  # noqa: F401  later tasks have it then
 
-        plan_of(msgspec.json.decode(payload, type=SourceTask).batch.code)
+        plan_of(_decoded(payload, SourceTask).batch.code)
         return TaskReport()
 
     return _guarded(load, number)
@@ -92,7 +94,7 @@ def run_keyed_task(payload: bytes, index: int, batches: Iterable[pa.RecordBatch]
     """Run a keyed stage over the batches of one task; an error of Headrace is in the report."""
     from headrace.run.keyed_stage import run_keyed
 
-    return _guarded(lambda: run_keyed(msgspec.json.decode(payload, type=KeyedTask), index, batches), index)
+    return _guarded(lambda: run_keyed(_decoded(payload, KeyedTask), index, batches), index)
 
 
 def run_reading_task(payload: bytes, index: int, transit: Sequence[str]) -> TaskReport:
@@ -100,11 +102,18 @@ def run_reading_task(payload: bytes, index: int, transit: Sequence[str]) -> Task
     from headrace.run.keyed_stage import run_keyed
 
     def run() -> TaskReport:
-        task = msgspec.json.decode(payload, type=KeyedTask)
+        task = _decoded(payload, KeyedTask)
         rows = read_transit(transit, plan_of(task.batch.code).keyed[task.stage].takes, task.batch.folder)
         return run_keyed(task, index, share_of(rows, index, task.batch))
 
     return _guarded(run, index)
+
+
+def _decoded(payload: bytes, kind: type[_Task]) -> _Task:
+    """Return a task; log lines of this process are then of its run and checkpoint."""
+    task = msgspec.json.decode(payload, type=kind)
+    logs.move_to(task.batch.position)
+    return task
 
 
 @contextmanager

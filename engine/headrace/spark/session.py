@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import subprocess
 import sys
+from contextlib import suppress
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from headrace import logs
 from headrace.config import ClusterConfig, JobConfig
 from headrace.errors import ClusterError, ConfigError
 from headrace.interrupts import watch
 from headrace.provision.class_archive import ClassArchive
 from headrace.provision.jars import absent_jars, how_to_get
 from headrace.provision.java import require_java
-from headrace.provision.pyspark import SUBMIT_OPTIONS, daemon_settings, spark_home
+from headrace.provision.pyspark import daemon_settings, spark_home, submit_options
 
 
 def session(config: JobConfig) -> SparkSession:
@@ -35,7 +39,7 @@ def context(config: JobConfig) -> SparkContext:
     Raises `ConfigError` for missing jars, and `ClusterError` when Spark cannot be started.
     """
     profile = config.profile
-    if (options := os.environ.get(SUBMIT_OPTIONS)) is not None:
+    if (options := submit_options()) is not None:
         os.environ["PYSPARK_SUBMIT_ARGS"] = options
     is_submitted = options is not None or _is_submitted()
     if (executors := profile.spark.get("spark.pyspark.python")) is not None:
@@ -47,6 +51,8 @@ def context(config: JobConfig) -> SparkContext:
     # Only for the short-lived JVM that composes the command line of Spark's own: it ends 0.1 s sooner.
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     conf = SparkConf().setAppName(f"headrace-{config.job}")
+    if logs.in_json():
+        conf.setExecutorEnv(logs.FORMAT, "json")
     if not is_submitted:
         java = require_java(config.home)
         os.environ["JAVA_HOME"] = str(java)
@@ -62,12 +68,28 @@ def context(config: JobConfig) -> SparkContext:
             f"Spark cannot be started with master '{profile.master}' of {profile.file}: {error}\nNothing was done. See what Java "
             "says above; 'headrace doctor' looks at Java, jars and pyspark. Then run again."
         ) from error
+    finally:
+        if options is not None:
+            os.environ.pop("PYSPARK_SUBMIT_ARGS", None)  # the JVM has them, and later child processes need none
+    atexit.register(_wait_for_jvm)
     watch()  # Spark has installed a handler of its own
     started.setLogLevel("ERROR")
     if not is_submitted:  # after spark-submit, --py-files has shipped them
         for file in profile.py_files:
             started.addPyFile(file)
     return started
+
+
+_LONGEST_END = 5.0
+
+
+def _wait_for_jvm() -> None:
+    """Wait until the JVM has ended, which it does when its standard input ends. Otherwise it would outlive this process by half a second."""
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001  pyspark offers no other way
+    if process is not None and process.stdin is not None:
+        with suppress(OSError, subprocess.TimeoutExpired):
+            process.stdin.close()
+            process.wait(_LONGEST_END)
 
 
 def _is_submitted() -> bool:

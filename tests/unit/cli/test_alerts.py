@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from headrace import clock
 from headrace.cli import alerts
 from headrace.cli.findings import Finding
+from headrace.config import load_job
 from headrace.errors import ConfigError
 from tests.unit.support.demo_job import START
 
@@ -146,6 +147,11 @@ class Pager(BaseHTTPRequestHandler):
     def do_POST(self):
         self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.send_response(self.server.code)
+        self.send_header("Location", "/elsewhere")
+        self.end_headers()
+
+    def do_GET(self):
+        self.send_response(200)
         self.end_headers()
 
     def log_message(self, *_):
@@ -286,16 +292,18 @@ def test_slow_command_is_not_shown(headrace, change, deliver, monkeypatch):
     assert "hush" not in result.stderr
 
 
-def test_look_that_breaks_fails_no_run(headrace, change, deliver, monkeypatch):
+@pytest.mark.parametrize("conditions", [{"rows_in": "> 0"}, {}])
+def test_look_that_breaks_fails_no_run(headrace, change, deliver, monkeypatch, conditions):
     def look(*_):
         raise RuntimeError("hush")
 
     monkeypatch.setattr(alerts, "look", look)
-    change(alerts={"rows_in": "> 0"})
+    change(alerts=conditions)
     deliver("2013-02-01", "N1")
     result = headrace(RUN)
     assert (result.exit_code, json.loads(result.stdout)["alerts"]) == (0, [])
-    assert "this look at them failed, and the next one tells: RuntimeError" in result.stderr
+    sentence = "this look at them failed, and the next one tells: RuntimeError"
+    assert (sentence in result.stderr) == bool(conditions)
 
 
 def test_failed_check_sends_alerts(headrace, change, deliver, messages, later, monkeypatch):
@@ -327,3 +335,56 @@ def test_failed_verification_leaves_airflow_for_later(headrace, change, deliver,
 def test_long_times_are_conditions(headrace, change):
     change(alerts={"lag": "> 1234567s"})
     assert states(headrace("alerts --json")) == {"lag": "unknown"}
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_redirect_is_no_answer_of_webhook(headrace, change, deliver, later, pager, monkeypatch, code):
+    monkeypatch.setenv("PAGER", f"http://127.0.0.1:{pager.server_port}/secret")
+    change(alerts={"lag": "> 2h"}, tell={"webhook": "${PAGER}"})
+    deliver("2013-02-01", "N1", "N2")
+    headrace(RUN)
+    pager.code = code
+    later(DAY)
+    redirected = headrace("alerts demo --tell")
+    assert f"tell.webhook was not told, and is at the next look: it answered with {code}" in redirected.stderr
+    pager.code = 200
+    assert headrace("alerts demo --tell").exit_code == 0
+    assert pager.bodies[0] == pager.bodies[1]
+
+
+@pytest.mark.parametrize("others", [{}, {"rows_in": "> 1000"}])
+def test_removed_alert_ends_at_the_next_look(headrace, home, change, deliver, messages, later, others):
+    change(alerts={"lag": "> 2h", **others})
+    deliver("2013-02-01", "N1", "N2")
+    headrace(RUN)
+    later(DAY)
+    headrace("alerts demo --tell")
+    assert messages() == [("lag", True)]
+    change(alerts=others, **({} if others else {"tell": {}}))
+    later(HOUR)
+    headrace(RUN)
+    ended = {("lag", False)} if others else set()
+    assert set(messages()) == ended
+    rows = DeltaTable(str(home / "var/state/demo/alerts")).to_pyarrow_table().sort_by("sent_at").to_pylist()
+    assert {row["recipient"]: row["is_raised"] for row in rows}["log"] is False
+
+
+def test_slow_telling_ends_with_the_look(headrace, change, deliver, messages, later, monkeypatch):
+    change(alerts={"lag": "> 2h"})
+    deliver("2013-02-01", "N1", "N2")
+    headrace(RUN)
+    later(DAY)
+    monkeypatch.setattr(alerts, "_LONGEST_LOOK", 0.0)
+    result = headrace("alerts demo --tell")
+    assert "tell.command was not told, and is at the next look: telling others took" in result.stderr
+    monkeypatch.undo()
+    assert messages() == []
+
+
+def test_unset_secret_breaks_no_dag(headrace, home, change, monkeypatch):
+    monkeypatch.delenv("PAGER", raising=False)
+    change(alerts={"lag": "> 2h"}, tell={"webhook": "${PAGER}", "command": ["page", "${PAGER}"]})
+    config = load_job("demo", home, keep_references=True)
+    assert (config.tell.webhook, config.tell.command) == ("${PAGER}", ("page", "${PAGER}"))
+    with pytest.raises(ConfigError, match="environment variable PAGER is not set"):
+        load_job("demo", home)

@@ -316,6 +316,14 @@ def test_page_of_all_jobs_has_the_worst_first(home, headrace, tmp_path):
     assert headrace("report", "--at", "1").exit_code == 2
 
 
+def test_unreadable_jobs_come_before_new_ones(state, home, headrace, tmp_path):
+    job = (home / "conf/jobs/demo.yaml").read_text()
+    for name, text in {"a_new": job, "z_new": job, "m_broken": f"{job}parallelism: many\n"}.items():
+        (home / f"conf/jobs/{name}.yaml").write_text(text.replace("job: demo", f"job: {name}"))
+    answer = json.loads(headrace("report", "--all", "--out", str(tmp_path / "jobs.html"), "--json").stdout)
+    assert [row["job"] for row in answer["jobs"]] == ["m_broken", "a_new", "z_new", "demo"]
+
+
 def test_page_of_all_jobs_has_one_job(state, headrace, tmp_path):
     state.commit(Kind.BATCH, metrics={"rows_in": 1, "quarantined": 3})
     answer = json.loads(headrace("report", "--all", "--out", str(tmp_path / "jobs.html"), "--json").stdout)

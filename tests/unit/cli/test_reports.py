@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from headrace import logs
 from headrace.cli.application import _Commands, _paths, application
 from headrace.cli.output import plain_report, print_text
 from headrace.errors import SinkMismatchError
@@ -67,7 +68,8 @@ def test_headings_may_be_the_same(capsys):
 
 
 def test_warnings_go_to_stderr(capsys):
-    printed = text_of(Report("text", Note("beware", "warning")), capsys)
+    with logs.on_stderr():
+        printed = text_of(Report("text", Note("beware", "warning")), capsys)
     assert (printed.out, printed.err) == ("text\n", "note: beware\n")
 
 

@@ -7,7 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from headrace.cli.run import EventLines, shown_on
+from headrace import logs
+from headrace.cli.run import EventLog, shown_on
 from headrace.run.options import Event
 
 
@@ -16,23 +17,33 @@ def progress(rows):
     return Event("progress", message, {"rows": rows, "of": 20_000})
 
 
-def test_log_has_one_progress_line_a_minute(at_nine):
-    stream = io.StringIO()
-    log = EventLines(stream)
-    for second in range(180):
-        log(progress(second))
-        at_nine.advance(1000)
-    assert [line.split(":")[4].split()[0] for line in stream.getvalue().splitlines()] == ["60", "120"]
+@pytest.fixture
+def shown(capsys):
+    """Return what a function logs, by line."""
+
+    def lines(work):
+        with logs.on_stderr():
+            work(EventLog())
+        return capsys.readouterr().err.splitlines()
+
+    return lines
 
 
-def test_log_has_every_other_event(at_nine):
-    stream = io.StringIO()
-    log = EventLines(stream)
-    for number in range(3):
-        log(Event("committed", f"checkpoint {number}"))
-    assert stream.getvalue().splitlines() == [
-        f"2013-02-01T09:00:00Z committed: checkpoint {number}" for number in range(3)
-    ]
+def test_log_has_one_progress_line_a_minute(at_nine, shown):
+    def three_minutes(log):
+        for second in range(180):
+            log(progress(second))
+            at_nine.advance(1000)
+
+    assert [line.split(":")[4].split()[0] for line in shown(three_minutes)] == ["60", "120"]
+
+
+def test_log_has_every_other_event(at_nine, shown):
+    def three_commits(log):
+        for number in range(3):
+            log(Event("committed", f"checkpoint {number}"))
+
+    assert shown(three_commits) == [f"2013-02-01T09:00:00Z committed: checkpoint {number}" for number in range(3)]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -60,7 +60,7 @@ def test_help_and_version_import_typer_and_msgspec_alone(option):
         "shellingham",
         "colorama",
     }
-    assert not modules & {"asyncio", "logging", "ssl", "sqlite3", "email", "importlib.metadata"}
+    assert not modules & {"asyncio", "ssl", "sqlite3", "email", "importlib.metadata"}
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,10 @@ BLOCKS = {
         "$ headrace lineage flights": "unit/cli/test_lineage.py::test_page_shows_the_lineage_of_a_column",
         "pip install 'headrace[openlineage]'": NETWORK,
     },
+    "logs": {
+        "2026-03-01T06:00:02Z opened": "unit/cli/test_json_lines.py::test_page_shows_real_lines",
+        '{"time"': "unit/cli/test_json_lines.py::test_page_shows_real_lines",
+    },
     "materializer": {
         "+I a    +U b": DRAWING,
         "ttl 10    +a at 0": DRAWING,

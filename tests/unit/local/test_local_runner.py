@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace import logs
 from headrace.errors import ConfigError, UserFunctionError
 from headrace.local import runner
 from headrace.run.options import RunOptions
@@ -108,6 +110,19 @@ def test_user_code_prints_to_standard_error(home, capfd, rows_worth_workers):
     LocalRuns(rows_worth_workers)(home)
     printed = capfd.readouterr()
     assert (printed.out, "a purchase" in printed.err) == ("", True)
+
+
+@pytest.mark.parametrize("rows_worth_workers", [HERE, IN_WORKERS])
+def test_printed_lines_know_their_micro_batch(home, capfd, monkeypatch, rows_worth_workers):
+    monkeypatch.setenv(logs.FORMAT, "json")
+    home.configure({"pipeline": "tests.jobs.talkative:pipeline", "sources": {"purchases": {"max_files_per_batch": 1}}})
+    write_days(home.input, DAYS)
+    with logs.on_stderr():
+        LocalRuns(rows_worth_workers)(home)
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert {(line["logger"], line["message"]) for line in lines} == {("stdout", "a purchase")}
+    positions = {(line["job"], line["run"], line["checkpoint"]) for line in lines}
+    assert positions == {("purchases", "test", checkpoint) for checkpoint in (1, 2)}
 
 
 def refusal(config):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from headrace.provision.pyspark import without_zip_files
+from headrace.provision.pyspark import SUBMIT_OPTIONS, without_zip_files
 
 LIBRARIES = Path(pyspark.__file__).parent / "python" / "lib"
 PROGRAM = """
@@ -26,6 +26,11 @@ from pathlib import Path
 import headrace.cli
 headrace.cli.main = lambda: print([path for path in sys.path if "pyspark" in path])
 runpy.run_path(str(Path(headrace.cli.__file__).parent / "submit" / "driver.py"), run_name="__main__")
+"""
+OPTIONS = """
+import os
+from headrace.provision.pyspark import SUBMIT_OPTIONS, submit_options
+print([submit_options(), submit_options(), os.environ.get(SUBMIT_OPTIONS)])
 """
 DAEMON = """
 import os, sys, headrace.spark.worker_daemon, pyspark.worker, pyspark.daemon
@@ -114,3 +119,12 @@ def test_submitted_driver_has_no_zip_file():
 def test_workers_are_forked_from_one_thread():
     """A fork copies one thread: locks that others hold would never be freed in the worker."""
     assert ran(DAEMON, zipped=False) == "1 set()\n"
+
+
+@pytest.mark.parametrize("options", ["--conf a=secret pyspark-shell", None])
+def test_child_processes_get_no_submit_options(options):
+    environment = {name: value for name, value in os.environ.items() if name != SUBMIT_OPTIONS}
+    environment |= {} if options is None else {SUBMIT_OPTIONS: options}
+    line = [sys.executable, "-c", OPTIONS]
+    shown = subprocess.run(line, env=environment, capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == str([options, options, None])

@@ -11,7 +11,7 @@ import threading
 
 from headrace import clock
 from headrace.cli import main
-from headrace.provision.pyspark import prefer_installed_pyspark
+from headrace.provision.pyspark import prefer_installed_pyspark, submit_options
 
 _LOOK_EVERY = 1.0
 
@@ -36,5 +36,6 @@ def end_with_parent() -> None:
 if __name__ == "__main__":
     end_with_parent()
     prefer_installed_pyspark()
+    submit_options()
     sys.argv[0] = "headrace"
     main()

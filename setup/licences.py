@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -71,18 +71,27 @@ class Licensed:
 def main() -> int:
     """Write the list, to FILE or to the terminal; return the exit code."""
     packages = locked_packages()
-    refused = [package for package in packages if package.is_runtime and not package.is_allowed]
-    text = "".join(f"{_line(package)}\n" for package in packages)
     if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(text, encoding="utf-8")
+        Path(sys.argv[1]).write_text(as_text(packages), encoding="utf-8")
     else:
-        sys.stdout.write(text)
-    for package in refused:
-        print(
-            f"{package.name} {package.version}: {package.licence or 'no licence'} is not in the list of allowed licences",
-            file=sys.stderr,
-        )
-    return 1 if refused else 0
+        sys.stdout.write(as_text(packages))
+    for sentence in refused(packages):
+        print(sentence, file=sys.stderr)
+    return 1 if refused(packages) else 0
+
+
+def as_text(packages: Sequence[Licensed]) -> str:
+    """Return a line for each package."""
+    return "".join(f"{_line(package)}\n" for package in packages)
+
+
+def refused(packages: Sequence[Licensed]) -> list[str]:
+    """Return a sentence for each runtime dependency whose licence is not allowed."""
+    return [
+        f"{package.name} {package.version}: {package.licence or 'no licence'} is not in the list of allowed licences"
+        for package in packages
+        if package.is_runtime and not package.is_allowed
+    ]
 
 
 def locked_packages() -> list[Licensed]:
@@ -127,13 +136,13 @@ def licence_of(package: Distribution) -> str:
     metadata = package.metadata
     if package.name in KNOWN:
         return KNOWN[package.name]
-    if expression := metadata.get("License-Expression"):
-        return str(expression)
+    if "License-Expression" in metadata:
+        return metadata["License-Expression"]
     classifiers = [
         text.rpartition(" :: ")[2] for text in metadata.get_all("Classifier") or () if text.startswith("License :: ")
     ]
     texts = [text for text in classifiers if text != "OSI Approved"] or [
-        (metadata.get("License") or "").partition("\n")[0].strip()
+        " ".join(metadata.get_all("License") or ()).partition("\n")[0].strip()
     ]
     return " AND ".join(NAMES.get(text.lower(), text) for text in texts)
 

@@ -43,7 +43,7 @@ def test_runtime_dependencies_have_allowed_licences():
         ((), ""),
     ],
 )
-def test_licence_is_what_the_package_says(tmp_path, lines, licence):
+def test_licence_comes_from_the_metadata(tmp_path, lines, licence):
     assert SCRIPT["licence_of"](package(tmp_path, *lines)) == licence
 
 

@@ -48,8 +48,12 @@ def main() -> int:
 
 def compiled(folder: Path = NATIVE) -> Path:
     """Return the file of the module. Its name has the digest of its source, so one of an older source is never loaded."""
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
-    return folder / f"_objects-{digest}{EXTENSION_SUFFIXES[0]}"
+    return folder / f"_objects-{digest(SOURCE)}{EXTENSION_SUFFIXES[0]}"
+
+
+def digest(source: Path) -> str:
+    """Return the part of a module's name that says which source it was compiled from."""
+    return hashlib.sha256(source.read_bytes()).hexdigest()[:16]
 
 
 def obstacle() -> str | None:

@@ -217,6 +217,7 @@ BLOCKS = {
         "$ export AIRFLOW_HOME": "package/test_wheel.py::test_dag_of_a_new_project_runs",
     },
     "ranking": {"+I  chess": "unit/operators/test_ranking_page.py::test_each_score_is_emitted_once"},
+    "releasing": {"make test-all": NETWORK},
     "report": {"$ headrace report": f"{SHOP}::test_report_page_writes_a_page"},
     "running-on-a-cluster": {
         "$ headrace run shop --runner local\n2026": f"{SHOP}::test_cluster_page_runs_without_a_jvm",

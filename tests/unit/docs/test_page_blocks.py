@@ -171,6 +171,7 @@ BLOCKS = {
     "from-merge": {"MERGE INTO": f"{COMING}::test_headrace_shows_an_offer_that_merge_loses"},
     "from-transform-with-state": {"from pyspark": f"{COMING}::test_processor_of_spark_can_be_defined"},
     "guarantees": {"HEADRACE_EXAMPLES=20 pytest": MEASUREMENT},
+    "index": {"pip install": NETWORK},
     "joins": {
         "+I  tea, no price": "unit/operators/test_joins_page.py::test_row_kinds_equal_the_table_on_the_page",
         "join 'listed'": "unit/operators/test_joins_page.py::test_errors_on_the_page_equal_the_codes_errors",

@@ -26,6 +26,7 @@ REPOSITORY: Final = {
     "ARCHITECTURE.md": "repository/architecture.md",
     "CONTRIBUTING.md": "repository/contributing.md",
     "benchmarks/DIARY.md": "repository/diary.md",
+    "tests/FINDINGS.md": "repository/findings.md",
 }
 _LINK: Final = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]*(?:\([^()\s]*\)[^()\s]*)*)\)")
 _CODE: Final = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)

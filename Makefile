@@ -14,7 +14,7 @@ INSTALLATIONS := tests/package tests/airflow tests/demo tests/compose
 # counting is a job of benchmarks, Nexmark takes hours, and scale takes gigabytes of memory and disk.
 BENCHMARKS := $(sort $(filter-out _% counting nexmark scale,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
-.PHONY: help setup .ready demo verify-demo airflow test test-all test-long test-faults test-starts golden lint types imports format reference reports release audit peers bench bench-page clean lock \
+.PHONY: help setup .ready .site-tools demo verify-demo airflow test test-all test-long test-faults test-starts golden lint types imports format reference reports release audit peers bench bench-page site clean lock \
         tier-unit tier-pure-python tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-installations tier-types lane-spark lane-others closing-line
 
 # show this list
@@ -46,7 +46,7 @@ test: .ready lint types imports
 	@$(MAKE) closing-line
 
 # test, the slow tests, those of the engine without its module in C, those on a local Spark cluster and on a Kafka broker, and those of whole installations
-test-all: .ready lint imports
+test-all: .ready .site-tools lint imports
 	@$(LANES) SPARK="spark fault cluster kafka" OTHERS="types installations airflow compose simulation pure-python unit" QUICK="$(ALL)"
 	@$(MAKE) closing-line
 
@@ -94,6 +94,14 @@ reference: .ready
 	@$(RUN) .venv/bin/python setup/reference.py
 	@$(RUN) .venv/bin/python setup/types_page.py
 	@$(RUN) .venv/bin/python setup/metrics_page.py
+
+# build the site of docs/ into var/site; it can be read from the disk, or from any web server
+site: .ready .site-tools
+	@$(RUN) .venv/bin/python setup/site/build.py
+
+.site-tools: .ready
+	@.venv/bin/uv venv --quiet --allow-existing --python .venv/bin/python var/site-tools
+	@.venv/bin/uv pip install --quiet --python var/site-tools/bin/python --require-hashes -r setup/site/tools.txt
 
 # run all benchmarks but nexmark and scale, one process each, and write benchmarks/report.html (36 minutes on a quiet machine)
 bench: .ready

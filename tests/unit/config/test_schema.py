@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -64,3 +66,38 @@ def test_every_field_has_a_description():
     )
     fields = [field for section in sections.values() for field in section.values()]
     assert [field for field in fields if "description" not in field] == []
+
+
+PAGE = (REPOSITORY / "docs" / "configuration.md").read_text()
+
+
+def properties():
+    """Yield section, key and schema of each key of both kinds of files."""
+    for schema in (job_schema(), cluster_schema()):
+        for section, described in schema["$defs"].items():
+            yield from ((section, key, field) for key, field in described.get("properties", {}).items())
+
+
+def rows_of(key):
+    """Return the cells of the rows of the page that name a key in their first cell."""
+    lines = [re.split(r"(?<!\\)\|", line)[1:-1] for line in PAGE.splitlines() if line.startswith("| `")]
+    return [cells for cells in lines if f"`{key}`" in cells[0]]
+
+
+def test_page_of_configuration_has_every_key():
+    headings = " ".join(re.findall(r"^### .*$", PAGE, re.MULTILINE))
+    missing = {(section, key) for section, key, _ in properties() if not rows_of(key) and key not in headings}
+    assert missing == set()
+
+
+def test_page_of_configuration_has_every_default():
+    plain = [(key, field["default"]) for _, key, field in properties() if isinstance(field.get("default"), int | str)]
+    shown = [(key, default if isinstance(default, str) else json.dumps(default)) for key, default in plain]
+    assert len(shown) > 50
+    others = {("max_ahead", "P1D"), ("delimiter", ","), ("quote", '"')}  # the page has these as people write them
+    wrong = [
+        (key, text)
+        for key, text in shown
+        if text and not any(f"`{text}`" in cell for cells in rows_of(key) for cell in cells[2:3])
+    ]
+    assert set(wrong) - others == set()

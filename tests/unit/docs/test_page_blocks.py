@@ -26,6 +26,7 @@ CHECKED_LANGUAGES = {"python", "yaml"}
 
 COMMANDS = "unit/docs/test_command_pages.py"
 SHOP = "unit/docs/test_shop_pages.py"
+COMING = "unit/docs/test_coming_from_pages.py"
 CORRECTIONS = "unit/docs/test_corrections_page.py::test_corrections_page_shows_real_outputs"
 FLIGHTS_DAY = "demo/test_flights_backfill.py::test_page_repairs_an_incomplete_day"
 
@@ -41,7 +42,8 @@ MACHINE = "needs another machine: a cluster, Docker, or other versions of Python
 NETWORK = "needs the network; tests/package installs the wheel and makes a project"
 MEASUREMENT = "a measurement of minutes"
 SHORTENED = "an output that is cut off at the right"
-REASONS = {DRAWING, AIRFLOW, FLIGHTS, MACHINE, NETWORK, MEASUREMENT, SHORTENED}
+FOREIGN = "a program of a system that the project does not install"
+REASONS = {DRAWING, AIRFLOW, FLIGHTS, MACHINE, NETWORK, MEASUREMENT, SHORTENED, FOREIGN}
 
 # By page: the first words of a block, and the test or the kind.
 BLOCKS = {
@@ -160,7 +162,16 @@ BLOCKS = {
         ),
     },
     "execution-model": {"$ headrace sql JOB": SYNTAX},
+    "from-dbt-and-sqlmesh": {
+        "{{ config": f"{COMING}::test_late_order_counts_beside_dbt_model",
+        "MODEL (": FOREIGN,
+    },
+    "from-declarative-pipelines": {"from pyspark": f"{COMING}::test_calls_fit_the_signatures_of_pyspark"},
+    "from-flink": {"CREATE TABLE": FOREIGN, "public class": FOREIGN},
+    "from-merge": {"MERGE INTO": f"{COMING}::test_headrace_shows_an_offer_that_merge_loses"},
+    "from-transform-with-state": {"from pyspark": f"{COMING}::test_processor_of_spark_can_be_defined"},
     "guarantees": {"HEADRACE_EXAMPLES=20 pytest": MEASUREMENT},
+    "index": {"pip install": NETWORK},
     "joins": {
         "+I  tea, no price": "unit/operators/test_joins_page.py::test_row_kinds_equal_the_table_on_the_page",
         "join 'listed'": "unit/operators/test_joins_page.py::test_errors_on_the_page_equal_the_codes_errors",

@@ -5,8 +5,8 @@ Output of `headrace run` on stderr while it works: events and a progress bar on 
 
 from __future__ import annotations
 
-import os
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

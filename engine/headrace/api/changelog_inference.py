@@ -142,8 +142,8 @@ def _upserted(transform: DropUpdateBefore, _: _Inputs, changes: _Taken) -> Strea
         raise ValueError(msg)
     if taken.may_lack_updates:
         msg = (
-            "drop_update_before() comes behind a transform that may drop rows (filter, flat_map, a transform of Spark): of an update whose new "
-            "row was dropped, nothing would be left, and the old row would stay. Call it before that transform: behind it, filter() "
+            "drop_update_before() comes behind a step that may drop rows (filter, flat_map, an inner join, a transform of Spark): of an update "
+            "whose new row was dropped, nothing would be left, and the old row would stay. Call it before that step: behind it, filter() "
             "turns such rows into -D; or leave it out"
         )
         raise ValueError(msg)

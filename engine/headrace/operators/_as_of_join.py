@@ -57,7 +57,7 @@ class _VersionsJoin(JoinFunction[Left, Right, Out]):
         left, right = taken
         if right.mode.is_retract and right.may_lack_updates and right.is_known:
             msg = (
-                f"{self.TAKER} '{name}': a step before it may drop the new row of an update of a version (filter, flat_map), and "
+                f"{self.TAKER} '{name}': a step before it may drop the new row of an update of a version (filter, flat_map, an inner join), and "
                 "nothing would say when the version before it ends: call drop_update_before(KEY) before that step, whose refused rows "
                 "are then -D; or normalize() behind it"
             )

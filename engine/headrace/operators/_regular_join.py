@@ -283,8 +283,11 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
             ctx.collect(self._emit(*pair), kind, timestamp=max(at, partner.at))
 
     def changes(self, name: str, keys: Sequence[Any], taken: Sequence[StreamChanges], /) -> StreamChanges:
-        """Return the changes of the result: unknown where those of an input are, since a retraction there takes results back."""
-        changes = super().changes(name, keys, taken)
+        """Return the changes of the result: unknown where those of an input are, since a retraction there takes results back.
+
+        Of an update in an inner join, the old row may have partners, and the new one none.
+        """
+        changes = replace(super().changes(name, keys, taken), may_lack_updates=self._how is JoinType.INNER and self.retracts)
         if self.retracts or all(side.is_known for side in taken):
             return changes
         return replace(changes, mode=ChangelogMode.RETRACT, is_known=False)

@@ -248,6 +248,15 @@ def as_of(left, right):
     return left.key_by("id").join_as_of("as_of", right.key_by("id"), emit=pair, how=JoinType.LEFT, **FOREVER)
 
 
+def self_joined(how):
+    changes = retracts()
+    return changes.key_by("customer").join("pairs", changes.key_by("customer"), emit=pair, how=how, **FOREVER)
+
+
+def test_outer_join_emits_no_updates():
+    assert shown(self_joined(JoinType.LEFT).drop_update_before("id")) == "upsert(id)"
+
+
 def versions(build):
     pipeline = Pipeline("shop")
     return as_of(inserts(pipeline=pipeline), build(inserts("changes", pipeline, row_kind="op")))
@@ -257,7 +266,8 @@ def versions(build):
     ("build", "reason"),
     [
         (lambda: retracts().drop_update_before(), 'fields that identify a row, as in drop_update_before."id".'),
-        (lambda: retracts().filter(bool).drop_update_before("id"), "Call it before that transform"),
+        (lambda: retracts().filter(bool).drop_update_before("id"), "Call it before that step"),
+        (lambda: self_joined(JoinType.INNER).drop_update_before("id"), "may drop rows .*an inner join"),
         (lambda: retracts().drop_update_before("sku"), "has no field 'sku'"),
         (lambda: upserts().union(upserts()), "another pipeline|of pipeline"),
         (lambda: (some := upserts()).union(some), r"'drop_update_before' is upsert\(id\).*normalize\(\)"),

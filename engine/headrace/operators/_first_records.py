@@ -67,9 +67,13 @@ class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         self._ttl = ttl
 
     def unique_keys(self, fields: tuple[str, ...], taken: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
-        """Return the unique keys of the records that are kept, and the key with the rank."""
+        """Return the unique keys of the records that are kept, and the key with the rank.
+
+        With ranks, records move rank by rank: for a moment, a record has its new rank and its old one.
+        """
         own = self._ranking.key_of_results(fields)
-        copied = [key for key in taken.unique if key != own and self._ranking.copies(key)]
+        known = () if self._ranking.is_ranked else taken.unique
+        copied = [key for key in known if key != own and self._ranking.copies(key)]
         return (*([own] if own else []), *copied)
 
     def column_reads(self) -> ColumnReads:

@@ -11,6 +11,7 @@ from typing import Annotated
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headrace import Lifetime, Pipeline, RowKind, Struct, Timestamp
 from headrace.errors import StateSchemaError
@@ -225,8 +226,27 @@ def test_results_are_unique_by_key_of_upserts():
     ranked, records = (
         scores().top("best", 2, by="points", result=result, state_ttl=Lifetime.FOREVER) for result in (Best, None)
     )
-    assert set(ranked._changes.unique) == {("game", "rank"), ("game", "player")}
+    assert ranked._changes.unique == (("game", "rank"),)
     assert records._changes.unique == (("game", "player"),)
+
+
+@pytest.mark.parametrize("keeps_rank", [True, False])
+def test_table_by_record_follows_all_ranks(keeps_rank):
+    """For a moment, a record that moves up has its new rank and its old one."""
+    top = scores().top("best", 3, by="points", result=Best, state_ttl=Lifetime.FOREVER)
+    stream = top if keeps_rank else top.map(without_rank, record=Best, keeps=("game", "player", "points"))
+    harness = PipelineHarness(stream.upsert_materialize("latest", primary_key=("game", "player")).sink("best"))
+    rows = [Score("a", player, 0, points) for points, player in enumerate("xwv")]
+    harness.feed("scores", rows, kinds=[AFTER] * 3)
+    harness.run()
+    harness.feed("scores", rows[2:], kinds=[DELETE])
+    harness.run()
+    best = [Best("a", "w", 1, 1), Best("a", "x", 0, 2)]
+    assert by_fields(harness.sink("best")) == by_fields(best if keeps_rank else map(without_rank, best))
+
+
+def without_rank(best):
+    return replace(best, rank=0)
 
 
 @pytest.mark.parametrize(

@@ -317,6 +317,11 @@ class UpsertTopFunction(RetractableTopFunction[In, Out]):
         """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
         return {**super().described(), "replaces": f"the row with the same {self._unique}"}
 
+    def declare_side(self, operator: str, name: str, record: object) -> None:
+        """Emit unmatched records to the side output `name` from now on: a deletion there must be whole. Errors are those of the base."""
+        super().declare_side(operator, name, record)
+        self.needs_keys_of_deletions = False
+
 
 def _without_place(rows: Sequence[Any], place: int) -> list[Any]:
     return [*rows[:place], *rows[place + 1 :]]

@@ -8,13 +8,14 @@ from itertools import permutations
 from operator import attrgetter
 from typing import Annotated
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from headrace import Lifetime, Pipeline, RowKind, Struct, Timestamp
-from headrace.errors import StateSchemaError
+from headrace.errors import SourceError, StateSchemaError
 from headrace.operators import Rank
 from headrace.testing import KeyedHarness, PipelineHarness
 from tests.unit.support.changelog_table import by_fields, table_of
@@ -185,6 +186,23 @@ def test_deletion_of_an_unknown_key_is_set_aside(backend):
         ((record, reason),) = harness.quarantined()
     assert record == Score("a", "v", 0)
     assert "a retraction (-D) that matches none" in reason
+
+
+def test_side_output_gets_no_made_up_values():
+    """A deletion may lack all but its key, unless it may go to the side output."""
+    kinds = {"field": "kind", "+U": "+U", "-D": "-D"}
+    stream = Pipeline("games").source("scores", Point, event_time="at", row_kind=kinds)
+    top = stream.drop_update_before("game", "player").key_by("game")
+    top = top.top("best", 1, by="points", state_ttl=Lifetime.FOREVER).side_output("unmatched", Point, sink="unmatched")
+    harness = PipelineHarness(top.upsert_materialize("latest", primary_key="game").sink("best"))
+    deletion = {"game": ["a"], "player": ["v"], "points": pa.nulls(1, pa.int64()), "kind": ["-D"]}
+    harness.feed_table("scores", pa.table({**deletion, "at": pa.array([0], pa.timestamp("ms", "UTC"))}))
+    with pytest.raises(SourceError, match="points is null"):
+        harness.run()
+
+
+class Point(Score, frozen=True):
+    points: int
 
 
 def test_upserts_go_on_after_a_restart(backend):

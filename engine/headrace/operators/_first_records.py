@@ -130,6 +130,10 @@ class RetractableTopFunction(TopFunction[In, Out]):
 
     rest: MapState[str, list[Any]]
 
+    def column_reads(self) -> ColumnReads:
+        """Return what the results read. Results that stay equal emit nothing."""
+        return super().column_reads().of_changes()
+
     async def process(self, record: In, ctx: Context, /) -> None:
         """Insert a record in its place, or remove a retracted one: of several equal ones, the first.
 
@@ -239,7 +243,7 @@ class UpsertTopFunction(RetractableTopFunction[In, Out]):
         replaced = fields_read(self._unique.fields, Kind.GROUP_BY) | fields_read(
             self._ranking.takes.__struct_fields__, Kind.SORT
         )
-        return ColumnReads({name: reads for name, reads in columns.items() if name != TIME}, rows | replaced)
+        return ColumnReads(columns, rows | replaced)
 
     async def _changed(self, rows: list[Any], record: In, ctx: Context) -> list[Any]:
         """Return the first rows behind a change. A record that equals its row changes nothing, but lets the row live longer."""

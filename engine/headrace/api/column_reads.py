@@ -82,6 +82,16 @@ class ColumnReads(NamedTuple):
     columns: Mapping[str, Reads]
     rows: Reads = frozenset()
 
+    def time(self, inputs: int) -> Reads:
+        """Return what the times of results read where nothing else is known: all that their columns do, and the times of the inputs."""
+        times = [fields_read([TIME], Kind.IDENTITY, number=number) for number in range(inputs)]
+        others = {reader._replace(kind=Kind.CONDITIONAL) for columns in self.columns.values() for reader in columns}
+        return frozenset(others).union(*times)
+
+    def of_changes(self) -> ColumnReads:
+        """Return what changes read that are emitted only where a row differs from the one before: their times depend on all columns."""
+        return self._replace(columns={name: reads for name, reads in self.columns.items() if name != TIME})
+
 
 @runtime_checkable
 class Readable(Protocol):

@@ -67,9 +67,13 @@ class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         self._ttl = ttl
 
     def unique_keys(self, fields: tuple[str, ...], taken: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
-        """Return the unique keys of the records that are kept, and the key with the rank."""
+        """Return the unique keys of the records that are kept, and the key with the rank.
+
+        With ranks, records move rank by rank: for a moment, a record has its new rank and its old one.
+        """
         own = self._ranking.key_of_results(fields)
-        copied = [key for key in taken.unique if key != own and self._ranking.copies(key)]
+        known = () if self._ranking.is_ranked else taken.unique
+        copied = [key for key in known if key != own and self._ranking.copies(key)]
         return (*([own] if own else []), *copied)
 
     def column_reads(self) -> ColumnReads:
@@ -125,6 +129,10 @@ class RetractableTopFunction(TopFunction[In, Out]):
     UNMATCHED = "unmatched"
 
     rest: MapState[str, list[Any]]
+
+    def column_reads(self) -> ColumnReads:
+        """Return what the results read. Results that stay equal emit nothing."""
+        return super().column_reads().of_changes()
 
     async def process(self, record: In, ctx: Context, /) -> None:
         """Insert a record in its place, or remove a retracted one: of several equal ones, the first.
@@ -235,7 +243,7 @@ class UpsertTopFunction(RetractableTopFunction[In, Out]):
         replaced = fields_read(self._unique.fields, Kind.GROUP_BY) | fields_read(
             self._ranking.takes.__struct_fields__, Kind.SORT
         )
-        return ColumnReads({name: reads for name, reads in columns.items() if name != TIME}, rows | replaced)
+        return ColumnReads(columns, rows | replaced)
 
     async def _changed(self, rows: list[Any], record: In, ctx: Context) -> list[Any]:
         """Return the first rows behind a change. A record that equals its row changes nothing, but lets the row live longer."""
@@ -312,6 +320,11 @@ class UpsertTopFunction(RetractableTopFunction[In, Out]):
     def described(self) -> dict[str, Any]:
         """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
         return {**super().described(), "replaces": f"the row with the same {self._unique}"}
+
+    def declare_side(self, operator: str, name: str, record: object) -> None:
+        """Emit unmatched records to the side output `name` from now on: a deletion there must be whole. Errors are those of the base."""
+        super().declare_side(operator, name, record)
+        self.needs_keys_of_deletions = False
 
 
 def _without_place(rows: Sequence[Any], place: int) -> list[Any]:

@@ -175,6 +175,7 @@ class Side:
         self.ttl = ttl
         self.form = form
         self.is_unique = bool(form.unique)
+        self.fields = record.__struct_fields__
         self.is_single = form.is_single
         base, prefix = (UniqueRow, "Unique") if form.unique else (CountedRow, "Joined")
         self.type: Any = msgspec.defstruct(

@@ -59,8 +59,7 @@ class NormalizeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
 
     def column_reads(self) -> ColumnReads:
         """Return what the rows read: the last record of each key. Equal ones emit nothing, so their times depend on all columns."""
-        taken = self.reads_as_taken(fields_read([TIME], Kind.SORT))
-        return taken._replace(columns={name: reads for name, reads in taken.columns.items() if name != TIME})
+        return self.reads_as_taken(fields_read([TIME], Kind.SORT)).of_changes()
 
     async def process(self, record: In, ctx: Context, /) -> None:
         """Replace the row of the key, or delete it. A retraction of a key without a row is dropped, or goes to the quarantine."""

@@ -130,7 +130,8 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         """Return what the results read: records, their order, and frames of time."""
         columns = {**self._record.columns, TIME: fields_read([TIME], Kind.IDENTITY)}
         order = fields_read(self._options.order_by, Kind.SORT)
-        return ColumnReads(columns, fields_read([TIME], Kind.WINDOW) | order)
+        reads = ColumnReads(columns, fields_read([TIME], Kind.WINDOW) | order)
+        return reads.of_changes() if self.retracts else reads
 
     @property
     def keeps_keys(self) -> bool:

@@ -238,7 +238,8 @@ class Ranking:
             self._result = _result_of(self.gives, makers)
             self._copied = {name for name, maker in makers.items() if maker is None}
             self._bounds = {name for name, maker in makers.items() if maker in {_start, _end}}
-        self._is_ranked = bool(self._rank_fields)
+        self.is_ranked = bool(self._rank_fields)
+        """Whether results have a rank."""
         self.row: Any = msgspec.defstruct(
             f"Ranked{takes.__name__}",
             [("order", str), ("at", int), ("record", takes)],
@@ -284,7 +285,7 @@ class Ranking:
             return ()
         if self.n == 1:
             return fields
-        return (*fields, self._rank_fields[0]) if self._is_ranked else ()
+        return (*fields, self._rank_fields[0]) if self.is_ranked else ()
 
     def copies(self, fields: tuple[str, ...]) -> bool:
         """Return whether results have these fields of the record, and there are some."""
@@ -378,7 +379,7 @@ class Ranking:
         With ranks, each rank whose result changes is updated. Without ranks, or where several results may have the same
         one, results that disappeared are deleted, and new ones inserted. A result is retracted with its original event time.
         """
-        if self._is_ranked and not self.ties:
+        if self.is_ranked and not self.ties:
             for old, new in itertools.zip_longest(before, after):
                 emit_update(ctx, old, new)
             return

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from headrace.api.batches import Bundle, BundleFunction
 from headrace.api.changelog import ChangelogMode, StreamChanges
-from headrace.api.column_reads import ColumnReads, Kind, fields_read
+from headrace.api.column_reads import TIME, ColumnReads, Kind, fields_read
 from headrace.api.functions import Context
 from headrace.api.graph import name_of
 from headrace.api.options import JoinFunction, JoinType
@@ -75,10 +75,17 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
         self.retracts = retracting or how is not JoinType.INNER
 
     def column_reads(self) -> ColumnReads:
-        """Return what the results read of both inputs; a row takes the place of the one with its unique key."""
+        """Return what the results read of both inputs; a row takes the place of the one with its unique key.
+
+        If it equals that one, it changes nothing, and lets no partner live longer.
+        """
         taken = super().column_reads()
-        unique = (fields_read(side.form.unique, Kind.GROUP_BY, number=side.number) for side in self._sides)
-        return taken._replace(rows=taken.rows.union(*unique))
+        sides = [side for side in self._sides if side.is_unique]
+        keys = [fields_read(side.form.unique, Kind.GROUP_BY, number=side.number) for side in sides]
+        rows = [fields_read(side.fields, Kind.CONDITIONAL, number=side.number) for side in sides]
+        lives = rows if any(side.ttl is not None for side in self._sides) else []
+        time = taken.time(inputs=2).union(*rows)
+        return ColumnReads({**taken.columns, TIME: time}, taken.rows.union(*keys, *lives))
 
     async def process1(self, record: In1, ctx: Context, /) -> None:
         """Add or retract a left record."""

@@ -185,8 +185,9 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
         self.retracts = lateness > 0 or (early is not None and not self._purges)
 
     def column_reads(self) -> ColumnReads:
-        """Return what the results of the windows read."""
-        return self._window_result.column_reads()
+        """Return what the results of the windows read. A correction that changes nothing is none."""
+        reads = self._window_result.column_reads()
+        return reads.of_changes() if self.retracts else reads
 
     def unique_keys(self, fields: tuple[str, ...], _: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
         """Return the key with the window's start, and with its end, if the result has them."""

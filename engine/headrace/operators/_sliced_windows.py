@@ -158,8 +158,9 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         self.retracts = lateness > 0 or self._corrects_early or retracting
 
     def column_reads(self) -> ColumnReads:
-        """Return what the results of the windows read."""
-        return self._window_result.column_reads()
+        """Return what the results of the windows read. A correction that changes nothing is none."""
+        reads = self._window_result.column_reads()
+        return reads.of_changes() if self.retracts else reads
 
     def unique_keys(self, fields: tuple[str, ...], _: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
         """Return the key with the window's end, and with its start unless windows share it, if the result has them."""

@@ -128,12 +128,21 @@ def lineage_of(pipeline: PipelineGraph, source_names: Names = (), sink_names: Na
             streams[id(node), None] = _of_source(operator, sources[operator.name])
         elif isinstance(operator, SinkNode):
             columns = sink_columns[operator.name] = _columns(record_of(node.inputs[0]), of_sinks.get(operator.name, ()))
-            own = {column.stored: inputs[0].columns[column.name] for column in columns}
-            sinks[operator.name] = ColumnLineage(own, inputs[0].rows)
+            taken = _behind(_stored(node), inputs)
+            own = {column.stored: taken.columns[column.name] for column in columns}
+            sinks[operator.name] = ColumnLineage(own, taken.rows)
         else:
             for side, reads in _outputs(node):
                 streams[id(node), side] = _behind(reads, inputs)
     return JobColumnLineage(sources, sinks, sink_columns)
+
+
+def _stored(sink: Node) -> ColumnReads:
+    """Return what the rows of a sink read. Without a key, the sink has one row for each change."""
+    [taken] = sink.inputs
+    is_table = isinstance(taken.node.operator, UpsertMaterialize)
+    rule = _passed if is_table or changes_of(taken).mode.is_insert else _logged
+    return rule(sink, taken, [record_of(taken)])
 
 
 def _columns(record: type[msgspec.Struct], rename: Sequence[tuple[str, str]]) -> tuple[Column, ...]:
@@ -197,9 +206,7 @@ def _with_time(reads: ColumnReads, inputs: int) -> ColumnReads:
     """Return what is read, with the time of the results: by default it depends on all that they read, and on the times of the inputs."""
     if TIME in reads.columns:
         return reads
-    times = [fields_read([TIME], Kind.IDENTITY, number=number) for number in range(inputs)]
-    others = {reader._replace(kind=Kind.CONDITIONAL) for columns in reads.columns.values() for reader in columns}
-    return reads._replace(columns={**reads.columns, TIME: frozenset(others).union(*times)})
+    return reads._replace(columns={**reads.columns, TIME: reads.time(inputs)})
 
 
 # ------------------------------------------------------------------------------------------------------ rules, by operator
@@ -236,11 +243,16 @@ def _in_spark(transform: SparkTransform, output: Input, takes: _Takes) -> Column
 
 
 def _added(transform: Additions, output: Input, takes: _Takes) -> ColumnReads:
-    """Return what is read where changes become rows: an operator before may emit no change where no column changes."""
-    passed = _passed(transform, output, takes)
-    if changes_of(output.node.inputs[0]).mode.is_insert:
-        return passed
-    return passed._replace(rows=fields_read(takes[0].__struct_fields__, Kind.FILTER))
+    rule = _passed if changes_of(output.node.inputs[0]).mode.is_insert else _logged
+    return rule(transform, output, takes)
+
+
+def _logged(_: Any, __: Input, takes: _Takes) -> ColumnReads:
+    """Return what is read where changes become rows: an operator before may emit no change where no column changes.
+
+    These may be columns that the stream does not have any more: its times depend on them.
+    """
+    return _passed(_, __, takes)._replace(rows=fields_read([*takes[0].__struct_fields__, TIME], Kind.FILTER))
 
 
 def _timed(transform: AssignEventTime, output: Input, takes: _Takes) -> ColumnReads:

@@ -8,12 +8,14 @@ from itertools import permutations
 from operator import attrgetter
 from typing import Annotated
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headrace import Lifetime, Pipeline, RowKind, Struct, Timestamp
-from headrace.errors import StateSchemaError
+from headrace.errors import SourceError, StateSchemaError
 from headrace.operators import Rank
 from headrace.testing import KeyedHarness, PipelineHarness
 from tests.unit.support.changelog_table import by_fields, table_of
@@ -186,6 +188,23 @@ def test_deletion_of_an_unknown_key_is_set_aside(backend):
     assert "a retraction (-D) that matches none" in reason
 
 
+def test_side_output_gets_no_made_up_values():
+    """A deletion may lack all but its key, unless it may go to the side output."""
+    kinds = {"field": "kind", "+U": "+U", "-D": "-D"}
+    stream = Pipeline("games").source("scores", Point, event_time="at", row_kind=kinds)
+    top = stream.drop_update_before("game", "player").key_by("game")
+    top = top.top("best", 1, by="points", state_ttl=Lifetime.FOREVER).side_output("unmatched", Point, sink="unmatched")
+    harness = PipelineHarness(top.upsert_materialize("latest", primary_key="game").sink("best"))
+    deletion = {"game": ["a"], "player": ["v"], "points": pa.nulls(1, pa.int64()), "kind": ["-D"]}
+    harness.feed_table("scores", pa.table({**deletion, "at": pa.array([0], pa.timestamp("ms", "UTC"))}))
+    with pytest.raises(SourceError, match="points is null"):
+        harness.run()
+
+
+class Point(Score, frozen=True):
+    points: int
+
+
 def test_upserts_go_on_after_a_restart(backend):
     with harness_of(2, backend=backend) as harness:
         give(harness, *((AFTER, Score("a", player, at, at)) for at, player in enumerate("vwxyz")))
@@ -225,8 +244,27 @@ def test_results_are_unique_by_key_of_upserts():
     ranked, records = (
         scores().top("best", 2, by="points", result=result, state_ttl=Lifetime.FOREVER) for result in (Best, None)
     )
-    assert set(ranked._changes.unique) == {("game", "rank"), ("game", "player")}
+    assert ranked._changes.unique == (("game", "rank"),)
     assert records._changes.unique == (("game", "player"),)
+
+
+@pytest.mark.parametrize("keeps_rank", [True, False])
+def test_table_by_record_follows_all_ranks(keeps_rank):
+    """For a moment, a record that moves up has its new rank and its old one."""
+    top = scores().top("best", 3, by="points", result=Best, state_ttl=Lifetime.FOREVER)
+    stream = top if keeps_rank else top.map(without_rank, record=Best, keeps=("game", "player", "points"))
+    harness = PipelineHarness(stream.upsert_materialize("latest", primary_key=("game", "player")).sink("best"))
+    rows = [Score("a", player, 0, points) for points, player in enumerate("xwv")]
+    harness.feed("scores", rows, kinds=[AFTER] * 3)
+    harness.run()
+    harness.feed("scores", rows[2:], kinds=[DELETE])
+    harness.run()
+    best = [Best("a", "w", 1, 1), Best("a", "x", 0, 2)]
+    assert by_fields(harness.sink("best")) == by_fields(best if keeps_rank else map(without_rank, best))
+
+
+def without_rank(best):
+    return replace(best, rank=0)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import Lifetime, Pipeline, Timestamp
+from headrace import ChangelogMode, KeyedProcessFunction, Lifetime, Pipeline, RowKind, Timestamp
 from headrace.api.column_reads import Kind
 from headrace.api.graph import Keep
 from headrace.operators import Count, Tumbling
@@ -239,6 +239,64 @@ def test_side_outputs_have_their_input():
     assert _shown(sinks["late"].columns["amount"]) == ["amount identity"]
     assert _shown(sinks["counts"].columns["window_start"]) == ["at transformation"]
     assert _shown(sinks["counts"].columns["orders"]) == []
+
+
+class Only(msgspec.Struct, frozen=True):
+    id: int
+
+
+class Each(KeyedProcessFunction[Only, Only]):
+    """Emits a record for each change."""
+
+    async def process(self, record, ctx, /):
+        ctx.collect(record)
+
+
+LOGS = {
+    "additions": lambda stream: stream.additions(),
+    "append": lambda stream: stream,
+    "process": lambda stream: stream.key_by("id").process("each", Each(), emits=ChangelogMode.INSERT, reads=()),
+}
+"""What has a row for each change of a stream."""
+CHANGELOGS = {
+    "normalize": lambda s: s.normalize("step", key="id"),
+    "top": lambda s: (
+        s.drop_update_before("id", "shop").key_by("id").top("step", 2, by="amount", state_ttl=Lifetime.FOREVER)
+    ),
+    "join": lambda s: (
+        s.drop_update_before("id")
+        .key_by("id")
+        .join("step", s.drop_update_before("id").key_by("id"), emit=_left, state_ttl=Lifetime.FOREVER, reads=("id",))
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("step", "log"),
+    [("normalize", "additions"), ("normalize", "append"), ("top", "append"), *(("join", log) for log in LOGS)],
+)
+def test_changes_depend_on_columns_that_differ(step, log):
+    """No change is emitted from a row to an equal one, so the number of changes depends on columns that the stream no longer has."""
+    source = Pipeline("sales").source("sales", Sale, event_time="at", row_kind="kind")
+    pipeline = LOGS[log](CHANGELOGS[step](source).map(_only, keeps=("id",), reads=("id",))).sink("result")
+    counts = set()
+    for rate in (1, 2):
+        harness = PipelineHarness(pipeline, parallelism=1)
+        sales = [Sale(1, "a", "a", 1, 1, 1), Sale(1, "a", "a", 1, rate, 1)]
+        harness.feed("sales", sales, kinds=[RowKind.INSERT, RowKind.UPDATE_AFTER])
+        harness.run()
+        counts.add(len(harness.sink("result")))
+    assert len(counts) > 1
+    assert "rate" in {origin.column for origin in lineage_of(pipeline).sinks["result"].rows}
+
+
+def _left(left: Sale, right: Sale) -> Sale:
+    del right
+    return left
+
+
+def _only(sale: Sale) -> Only:
+    return Only(sale.id)
 
 
 def test_pair_of_records_keeps_its_sides():

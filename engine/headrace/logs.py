@@ -22,8 +22,8 @@ FORMAT: Final = "HEADRACE_LOG"
 """Variable that chooses the form of the lines: `text` (also if it is empty or unset), or `json`."""
 
 _FORMATS: Final = ("", "text", "json")
-_QUIET: Final = ("py4j", "deltalake", "opentelemetry", "urllib3")
-"""Libraries of which only warnings and errors are shown."""
+_QUIET: Final = ("py4j", "deltalake", "opentelemetry", "urllib3", "httpx")
+"""Libraries of which only warnings and errors are shown. The last one writes the whole URL of each call, which may hold a secret."""
 
 
 def in_json() -> bool:

@@ -166,6 +166,12 @@ def test_user_handler_may_write_where_users_print(in_json, lines, monkeypatch):
     ]
 
 
+def test_calls_of_httpx_are_no_lines(in_json, lines):
+    calls = logging.getLogger("httpx")
+    assert lines(lambda: calls.info("HTTP Request: GET http://here/?key=secret")) == []
+    assert len(lines(lambda: calls.warning("shown"))) == 1
+
+
 def test_print_without_end_of_line_is_bounded(in_json, lines):
     def work():
         printed = logs.output_of_user_code()

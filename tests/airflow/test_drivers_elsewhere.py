@@ -221,11 +221,11 @@ def test_whole_interval_may_still_have_to_finish(attempt, cluster, stored):
 
 def test_alert_before_a_retry_is_told(attempt, stored, monkeypatch):
     alert = {"metric": "lag", "calls_airflow": True}
-    told = []
+    heard = []
     monkeypatch.setattr(
-        "headrace.airflow._run_operator.tell_of_alerts", lambda _, result, *__: told.extend(result["alerts"])
+        "headrace.airflow._run_operator.tell_of_alerts", lambda _, result, *__: heard.extend(result["alerts"])
     )
     reports = iter([{**STORED, "is_whole": False, "alerts": [alert]}, {**STORED, "alerts": []}])
     monkeypatch.setattr(HeadraceCommand, "answer", lambda *_: next(reports))
     attempt(2)
-    assert told == [alert]
+    assert heard == [alert]

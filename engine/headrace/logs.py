@@ -22,8 +22,8 @@ FORMAT: Final = "HEADRACE_LOG"
 """Variable that chooses the form of the lines: `text` (also if it is empty or unset), or `json`."""
 
 _FORMATS: Final = ("", "text", "json")
-_QUIET: Final = ("py4j", "deltalake", "opentelemetry", "urllib3")
-"""Libraries of which only warnings and errors are shown."""
+_QUIET: Final = ("py4j", "deltalake", "opentelemetry", "urllib3", "httpx")
+"""Libraries of which only warnings and errors are shown. The last one writes the whole URL of each call, which may hold a secret."""
 
 
 def in_json() -> bool:
@@ -90,6 +90,7 @@ def write(
 ) -> None:
     """Log a message of Headrace. In text, the line is `text`, by default `KIND: message`; a traceback of `error` is in JSON alone."""
     shown = text if text is not None else message if kind is None else f"{kind}: {message}"
+    log.disabled = False  # `logging.config` of user code disables all loggers that it does not name
     # The message is an argument: a percent sign in it is no placeholder.
     log.log(level, "%s", message, exc_info=error, extra={_LINE: RecordParts(kind, fields or {}, shown)})
 
@@ -156,9 +157,13 @@ def _fields(fields: Mapping[str, Any]) -> Any:
         return {"not_shown": type(error).__name__}
 
 
+_LONGEST_INT: Final = 64
+"""Bits of a number that readers of JSON take. Python itself writes none with more than 4,300 digits."""
+
+
 def _plain(value: Any) -> Any:
     """Return a value as JSON has it: what UTF-8 or JSON cannot hold as text."""
-    if value is None or isinstance(value, bool | int):
+    if value is None or (isinstance(value, int) and value.bit_length() <= _LONGEST_INT):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
@@ -187,18 +192,25 @@ class _StderrLines(logging.Handler):
                 sys.stderr.flush()
 
 
+_LONGEST_LINE: Final = 8192
+"""Characters after which a printed line is written, although it has not ended."""
+
+
 class _PrintedLines:
-    """Standard output of user code: a record for each line that it prints."""
+    """Standard output of user code: a record for each line that it prints. No logger has them: one of user code may write to this stream."""
 
     def __init__(self) -> None:
-        self._log, self._rest, self._lock = logging.getLogger("stdout"), "", threading.Lock()
+        self._lines, self._rest, self._lock = _StderrLines(), "", threading.Lock()
+        self._lines.setFormatter(JsonLines())
 
     def write(self, text: str) -> int:
         """Log the lines that end within `text`, and keep the rest for the next call."""
         with self._lock:
             *lines, self._rest = f"{self._rest}{text}".split("\n")
+            if len(self._rest) > _LONGEST_LINE:
+                lines, self._rest = [*lines, self._rest], ""
         for line in filter(None, lines):
-            self._log.info("%s", line)
+            self._lines.handle(logging.makeLogRecord({"name": "stdout", "levelname": "INFO", "msg": line}))
         return len(text)
 
     def writelines(self, lines: Any) -> None:

@@ -104,11 +104,11 @@ def attempt(home, monkeypatch, cluster, stored):
     monkeypatch.setattr("headrace.airflow._run_operator.refuse_unknown_zone", lambda *_: None)
     monkeypatch.setattr("headrace.airflow._run_operator.announce", lambda *_, **__: [])
 
-    def execute(number=1, run_id="r1", **options):
+    def execute(number=1, run_id="r1", words=(), **options):
         with DAG("mine", schedule=None):
             task = HeadraceRunOperator(task_id="run", job="flights", home=home, **options)
         task.allow_nested_operators = True
-        task.application_args = ["run", "flights", "--mode=interval", f"--run-id={run_id}"]
+        task.application_args = ["run", "flights", "--mode=interval", f"--run-id={run_id}", *words]
         instance = FakeInstance(max_tries=9, try_number=number)
         instance.stats_tags = {}
         run = SimpleNamespace(
@@ -188,3 +188,44 @@ def test_failed_verification_is_not_hidden(attempt, cluster, stored):
     with pytest.raises(AirflowException, match="1 check failed"):
         attempt(2)
     assert cluster.states == {}
+
+
+def test_cleared_task_waits_for_the_old_driver(attempt, cluster):
+    cluster.ends_as = None
+    with pytest.raises(KeyboardInterrupt):
+        attempt()
+    cluster.ends_as = ("FINISHED", "SUCCEEDED")
+    attempt(2, run_id="r1.1")
+    assert cluster.reconnects[1:] == ["application_1_0001", "application_1_0002"]
+
+
+def test_failure_of_the_old_driver_is_not_ours(attempt, cluster, monkeypatch):
+    cluster.ends_as = None
+    with pytest.raises(KeyboardInterrupt):
+        attempt()
+
+    def poll(hook, driver):
+        cluster.ends_as = ("FINISHED", "FAILED" if driver == "application_1_0001" else "SUCCEEDED")
+        Cluster.poll(cluster, hook, driver)
+
+    monkeypatch.setattr(SparkSubmitHook, "_start_yarn_application_status_tracking", partialmethod(_called, poll))
+    assert attempt(2, run_id="r1.1")["rows_in"] == 1200
+    assert len(cluster.states) == 2
+
+
+def test_whole_interval_may_still_have_to_finish(attempt, cluster, stored):
+    stored.report = STORED
+    attempt(2, words=["--finish"])
+    assert len(cluster.states) == 1
+
+
+def test_alert_before_a_retry_is_told(attempt, stored, monkeypatch):
+    alert = {"metric": "lag", "calls_airflow": True}
+    heard = []
+    monkeypatch.setattr(
+        "headrace.airflow._run_operator.tell_of_alerts", lambda _, result, *__: heard.extend(result["alerts"])
+    )
+    reports = iter([{**STORED, "is_whole": False, "alerts": [alert]}, {**STORED, "alerts": []}])
+    monkeypatch.setattr(HeadraceCommand, "answer", lambda *_: next(reports))
+    attempt(2)
+    assert heard == [alert]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 
 import pytest
 import structlog
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from structlog.processors import JSONRenderer
 
 from headrace import logs
+from headrace.airflow._command import HeadraceCommand
 from headrace.airflow._driver_operator import DriverLog
 from headrace.airflow._lines import log_line, object_of
 from headrace.logs import JsonLines, RecordParts
@@ -78,6 +80,20 @@ def test_other_lines_stay_as_they_are(line):
     if object_of(line) is None:
         assert log.lines == [("info", line, {})]
     assert len(log.lines) == 1
+
+
+@pytest.mark.parametrize("name", ["event", "positional_args", "exc_info", "timestamp", "_record"])
+def test_line_with_foreign_keys_is_no_object(name):
+    log, line = Kept(), json.dumps({**json.loads(line_of("3 rows")), name: "theirs"})
+    log_line(log, line)
+    assert log.lines == [("info", line, {})]
+
+
+def test_output_of_users_need_not_be_utf_8(tmp_path):
+    log, command = Kept(), HeadraceCommand([], tmp_path)
+    command._words = [sys.executable, "-c", "import sys; sys.stdout.buffer.write(b'caf\\xe9\\nend\\n')"]
+    assert command.shown(log) == 0
+    assert [line for _, line, _ in log.lines] == ["caf\ufffd", "end"]
 
 
 def test_airflows_logger_takes_any_object():

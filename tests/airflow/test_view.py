@@ -333,14 +333,15 @@ def test_few_pages_are_kept(program, tmp_path):
     pages.close()
 
 
-def test_queue_of_pages_has_an_end():
+@pytest.mark.parametrize("is_of_one_job", [True, False])
+def test_queue_of_pages_has_an_end(is_of_one_job):
     pages, gate = Pages(), threading.Event()
-    for key in range(MOST_PROCESSES + MOST_WAITING):
-        pages._asked(key, "1", gate.wait)
+    for number in reversed(range(MOST_PROCESSES + MOST_WAITING)):
+        pages._asked(0 if is_of_one_job else number, str(number) if is_of_one_job else "0", gate.wait)
     with pytest.raises(PageError, match="34 other pages are being made. Try again in a minute") as refused:
         pages._asked("one more", "1", gate.wait)
     assert refused.value.status == 503
-    assert not pages._asked(0, "1", gate.wait).done()  # who asks for the same page waits for it
+    assert not pages._asked(0, "0", gate.wait).done()  # who asks for the same page waits for it
     gate.set()
     pages.close()
 

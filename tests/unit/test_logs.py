@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import logging.config
 import sys
 import threading
 import warnings
@@ -149,6 +150,57 @@ def test_libraries_show_warnings_alone(in_json, lines):
     assert [json.loads(line)["message"].split()[0] for line in lines(work)] == ["trouble"] * 3
 
 
+def test_user_handler_may_write_where_users_print(in_json, lines, monkeypatch):
+    def work():
+        monkeypatch.setattr(sys, "stdout", logs.output_of_user_code())
+        handler = logging.StreamHandler(sys.stdout)
+        logging.getLogger().addHandler(handler)
+        try:
+            OTHERS.info("seen")
+        finally:
+            logging.getLogger().removeHandler(handler)
+
+    assert [(line["logger"], line["message"]) for line in map(json.loads, lines(work))] == [
+        (OTHERS.name, "seen"),
+        ("stdout", "seen"),
+    ]
+
+
+def test_calls_of_httpx_are_no_lines(in_json, lines):
+    calls = logging.getLogger("httpx")
+    assert lines(lambda: calls.info("HTTP Request: GET http://here/?key=secret")) == []
+    assert len(lines(lambda: calls.warning("shown"))) == 1
+
+
+def test_print_without_end_of_line_is_bounded(in_json, lines):
+    def work():
+        printed = logs.output_of_user_code()
+        for _ in range(20_000):
+            print(".", end="", file=printed)
+
+    messages = [json.loads(line)["message"] for line in lines(work)]
+    assert messages
+    assert max(map(len, messages)) < 10_000
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_logging_set_up_by_users_hides_no_line(form, lines, monkeypatch):
+    monkeypatch.setenv(logs.FORMAT, form)
+    before = {name for name, log in logging.root.manager.loggerDict.items() if getattr(log, "disabled", False)}
+
+    def work():
+        logging.config.dictConfig({"version": 1})
+        logs.write(OURS, "it failed", level=logging.ERROR)
+
+    try:
+        (line,) = lines(work)
+    finally:
+        for name, log in logging.root.manager.loggerDict.items():
+            if isinstance(log, logging.Logger):
+                log.disabled = name in before
+    assert "it failed" in line
+
+
 class Hostile:
     def __str__(self):
         raise RuntimeError("no text")
@@ -159,6 +211,7 @@ LOOP.append(LOOP)
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()) | st.binary()
+    | st.just(5000).map(lambda digits: 10**digits)
     | st.sampled_from(["\ud800", "a\nb", "[bold]x[/]", "\x1b[31m", "\u2028", Hostile(), LOOP, {3: {4}}]),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters()) | st.integers(), inner),
     max_leaves=8,

@@ -153,8 +153,9 @@ class HeadraceCommand:
 
     def _started(self, *options: str, stdout: Any, stderr: int) -> subprocess.Popen[str]:
         self._process = subprocess.Popen(
-            [*self._words, *options], env=self._environment, stdout=stdout, stderr=stderr, text=True, encoding="utf-8"
-        )
+            [*self._words, *options], env=self._environment, stdout=stdout, stderr=stderr,
+            text=True, encoding="utf-8", errors="replace",  # user code may print any bytes
+        )  # fmt: skip
         return self._process
 
     def end(self) -> None:

@@ -168,13 +168,22 @@ class DriverOperator(SparkSubmitOperator):
         return driver
 
     def get_job_status(self, external_id: Any, context: Context) -> str:
-        """Return the state of the driver that an earlier attempt has submitted. One that nobody knows any more has ended."""
+        """Return the state of the driver that an earlier attempt has submitted. One that nobody knows any more has ended.
+
+        A driver of another run, before somebody has cleared the task, is waited for: this run has its own driver after it.
+        """
         self._is_own_driver = context["task_state_store"].get(_OF_RUN) == self._of_run(external_id)
         try:
-            return super().get_job_status(external_id, context)
+            status = super().get_job_status(external_id, context)
         except Exception as error:  # noqa: BLE001  of the provider, of its clients
             self.log.warning("the state of driver %s is not known, so another one is submitted: %s", external_id, error)
             return _UNKNOWN  # if it still runs, the job's lease refuses the other one
+        if self._is_own_driver or not self.is_job_active(status):
+            return status
+        self.log.info("driver %s is that of another run of this task: this run begins when it has ended", external_id)
+        with suppress(Exception):  # the failure of another run is none of this one
+            self.poll_until_complete(external_id, context)
+        return _UNKNOWN
 
     def is_job_active(self, status: str) -> bool:
         """Return whether a driver in this state still runs."""

@@ -10,6 +10,8 @@ _LEVELS: Final = {"debug": "debug", "info": "info", "warning": "warning", "error
 # Airflow has its own time and logger in each line.
 _RENAMED: Final = {"logger": "of_logger", "exception": "traceback"}
 _LEFT_OUT: Final = frozenset({"time", "level", "message"})
+_KEYS: Final = _LEFT_OUT | _RENAMED.keys() | {"job", "branch", "run", "checkpoint", "kind", "fields"}
+"""Those of Headrace's objects. Others are arguments of Airflow's logger, or have a meaning for it."""
 
 
 def object_of(line: str) -> dict[str, Any] | None:
@@ -20,6 +22,7 @@ def object_of(line: str) -> dict[str, Any] | None:
         content = json.loads(line)
         if (
             isinstance(content, dict)
+            and content.keys() <= _KEYS
             and str(content.get("level")) in _LEVELS
             and isinstance(content.get("message"), str)
         ):

@@ -222,12 +222,16 @@ class HeadraceRunOperator(DriverOperator):
     def _ended_before(self, context: Context) -> Report | None:
         """Return the report of a run whose interval an earlier attempt has taken in, with a driver elsewhere: it starts no other one. Else None.
 
-        Raises `AirflowException` if the verification of the run fails.
+        With --finish there may be work left behind the interval. Raises `AirflowException` if the verification of the run fails.
         """
-        if not self._is_elsewhere or context["ti"].try_number < _SECOND:
+        is_first = context["ti"].try_number < _SECOND
+        if not self._is_elsewhere or is_first or "--finish" in plain_words(self.application_args or []):
             return None
         report = self._stored_report("--verify")
-        if report is None or not report["is_whole"]:
+        if report is None:
+            return None
+        if not report["is_whole"]:
+            tell_of_alerts(self._job, report, context, self.log)  # no later report has them
             return None
         self.log.info("an earlier attempt of this run has taken in its interval: no driver is submitted")
         if report["failed"]:

@@ -111,6 +111,8 @@ class Pages:
         """`longest` is how many seconds a process may take."""
         self._longest = longest
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._pending: list[Future[Written]] = []
+        """Also those whose job has gone on: another version of the page has taken their place."""
         self._running: set[subprocess.Popen[str]] = set()
         self._lock = Lock()
         self._threads = _threads()
@@ -134,11 +136,13 @@ class Pages:
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or not entry.serves(version):
-                if sum(not own.page.done() for own in self._entries.values()) >= MOST_PROCESSES + MOST_WAITING:
+                self._pending = [page for page in self._pending if not page.done()]
+                if len(self._pending) >= MOST_PROCESSES + MOST_WAITING:
                     raise PageError(
                         f"{MOST_PROCESSES + MOST_WAITING} other pages are being made. Try again in a minute.", 503
                     )
                 entry = self._entries[key] = _Entry(version, self._threads.submit(make))
+                self._pending.append(entry.page)
             self._entries.move_to_end(key)
             while len(self._entries) > MOST_PAGES:
                 self._entries.popitem(last=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from heapq import heappush, heappushpop
@@ -29,7 +30,10 @@ ATTEMPT: Final = ContextVar("headrace_attempt", default=1)
 
 def error_text(error: BaseException) -> str:
     """Return class and message of an error, without credentials and queries in URLs: it leaves this machine."""
-    text = _QUERY.sub(r"\1?...", without_credentials(f"{type(error).__name__}: {error}"))
+    text = type(error).__name__
+    with suppress(Exception):  # of an error that cannot show itself: the trace of a call changes nothing of it
+        text = f"{text}: {error}"
+    text = _QUERY.sub(r"\1?...", without_credentials(text.encode(errors="backslashreplace").decode()))
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
 
 

@@ -6,17 +6,17 @@ sentence on stderr. Without one of OpenLineage's variables nothing of this is im
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace import clock
+from headrace import clock, logs
 from headrace.cli.lineage_facets import PRODUCER, Json, datasets, facet
-from headrace.errors import SparkNeededError
+from headrace.errors import HeadraceError, SparkNeededError
 from headrace.report import Time
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ PARENT: Final = "OPENLINEAGE_PARENT_ID"
 
 _PATIENCE: Final = 1.0
 """Seconds that the end of a run waits for its events."""
+_OPENING: Final = 5.0
+"""Seconds that it waits before, if the client is still being imported, or looks for what it needs."""
+
+_log = logging.getLogger(__name__)
 
 
 def with_events(
@@ -108,9 +112,9 @@ class RunEvents:
         )
 
     def close(self) -> None:
-        """Wait for the collector, for a second at most. Events that are left then are lost."""
+        """Wait for the client, and then for the collector, for a second at most. Events that are left then are lost."""
         self._queue.put(None)
-        self._is_ready.wait()
+        self._is_ready.wait(_OPENING)
         self._thread.join(_PATIENCE)
         if self._left and self._thread.is_alive():
             self._tell(f"the collector has not taken them within {_PATIENCE:.0f} s")
@@ -133,17 +137,12 @@ class RunEvents:
     def _tell(self, why: str) -> None:
         if not self._has_told:
             self._has_told = True
-            print(
-                f"OpenLineage: events of this run were not delivered, and the run goes on: {why}",
-                file=sys.stderr,
-                flush=True,
-            )
+            message = f"events of this run were not delivered, and the run goes on: {why}"
+            logs.write(_log, message, level=logging.WARNING, kind="OpenLineage")
 
 
 def _client() -> Callable[[Json], None]:
     """Return the function that sends an event by OpenLineage's client, which reads the environment."""
-    import logging
-
     for name in ("openlineage", "urllib3"):  # their warnings would be sentences of their own on stderr
         logging.getLogger(name).addHandler(logging.NullHandler())
     client = import_module("openlineage.client").OpenLineageClient()
@@ -200,6 +199,7 @@ _SLASHES: Final = 2
 
 
 def _failure(error: BaseException) -> dict[str, Json]:
-    """Return the facet of an error."""
-    message = f"{type(error).__name__}: {error}"
+    """Return the facet of an error: of a foreign one its class alone, as its text may hold a secret."""
+    name = type(error).__name__
+    message = f"{name}: {error}" if isinstance(error, HeadraceError) else name
     return {"errorMessage": facet("1-0-1/ErrorMessageRunFacet", message=message, programmingLanguage="Python")}

@@ -17,10 +17,13 @@ class Dataset(NamedTuple):
 
 
 def dataset_of(path: str) -> Dataset:
-    """Return the dataset of a place: on a disk `file` and the path; else the store, or the broker, and the rest of the URI."""
+    """Return the dataset of a place: on a disk `file` and the path; else the store, or the broker, and the rest of the URI, without a password."""
     place = urlsplit(path)
     if place.scheme and place.netloc:
-        return Dataset(f"{place.scheme}://{place.netloc}", place.path.strip("/") or "/")
+        user, _, host = place.netloc.rpartition(
+            "@"
+        )  # a user without a password may be a container: abfss://name@account
+        return Dataset(f"{place.scheme}://{host if ':' in user else place.netloc}", place.path.strip("/") or "/")
     return Dataset("file", path)
 
 

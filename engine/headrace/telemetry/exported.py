@@ -64,7 +64,7 @@ class Exported:
                     raise
                 span.set(exit=0, interval=_interval(config, options, report), **_ending(report))
             if has_points:
-                with suppress(HeadraceError):
+                with suppress(Exception):  # the run has committed
                     exporter.send(Measured(tuple(job_points(job_values(config), job))))
         return report
 

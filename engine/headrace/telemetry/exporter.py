@@ -8,10 +8,13 @@ A collector that is down or hangs holds the thread alone, which ends with the pr
 
 from __future__ import annotations
 
+import os
+import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from queue import SimpleQueue
 from typing import Final, Protocol
+from urllib.parse import unquote
 
 from headrace.errors import without_credentials
 from headrace.names import counted
@@ -50,11 +53,34 @@ class Notes:
 
     def add(self, text: str, *, is_failure: bool = True) -> None:
         """Note a failure, or an attempt that failed."""
-        line = without_credentials(" ".join(text.split())).rstrip(".")
+        line = " ".join(_without_secrets(text).split()).rstrip(".")[:_LONGEST_NOTE]
         if is_failure:
             self.failure = self.failure or line
         else:
             self.trouble = line
+
+
+_LONGEST_NOTE: Final = 400
+_NO_SECRET: Final = 3
+"""Characters of a value that is none: without it, words of the message would be cut up."""
+_QUERY: Final = re.compile(r"(?<=[^\s?])\?[^\s'\")]+")
+
+
+def _without_secrets(text: str) -> str:
+    """Return a text without credentials, the queries of URLs, and what the environment has as headers: the exporters' messages have them."""
+    for header in _headers():
+        text = text.replace(header, "...")
+    return _QUERY.sub("?...", without_credentials(text))
+
+
+def _headers() -> Iterator[str]:
+    """Yield the values of headers, the longest first: as the environment has them, as they are sent, and as Python shows them."""
+    given = [os.environ[name] for name in os.environ if name.startswith("OTEL_") and name.endswith("_HEADERS")]
+    headers = (header.partition("=") for text in given for header in text.split(","))
+    raw = {(value if equals else name).strip() for name, equals, value in headers}
+    sent = {unquote(value).strip() for value in raw}
+    known = raw | sent | {repr(value)[1:-1] for value in sent}
+    yield from sorted((value for value in known if len(value) > _NO_SECRET), key=len, reverse=True)
 
 
 OpenSdk = Callable[[Mapping[str, str], Notes], Sdk]

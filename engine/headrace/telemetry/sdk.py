@@ -43,7 +43,7 @@ class OpenTelemetry:
 
     def __init__(self, protocols: Mapping[str, str], notes: Notes) -> None:
         """Open the exporters of the signals in `protocols`. `notes` get what they would log."""
-        _OWN_RECORDS.notes[threading.get_ident()] = notes
+        _OWN_RECORDS.own.notes = notes
         resource = _resource()
         self._spans = _Spans(_span_exporter(protocols["traces"]), resource) if "traces" in protocols else None
         self._metrics = _Metrics(_metric_exporter(protocols["metrics"]), resource) if "metrics" in protocols else None
@@ -189,15 +189,15 @@ class _OwnRecords(logging.Handler):
     """
 
     def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.notes: dict[int, Notes] = {}
-        """By thread."""
+        super().__init__()
+        self.own = threading.local()
+        """Its `notes` are those of the thread: an ended thread has none, whose number Python gives to others."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        notes = self.notes.get(record.thread or 0)
+        notes: Notes | None = getattr(self.own, "notes", None)
         if notes is None:
             logging.getLogger().handle(record)
-        else:
+        elif record.levelno >= logging.WARNING:
             notes.add(record.getMessage(), is_failure=record.levelno >= logging.ERROR)
 
 

@@ -10,10 +10,15 @@ import threading
 import uuid
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 
-from headrace import clock
+from headrace import clock, logs
+from headrace.cli import lineage_events
+from headrace.cli.lineage_events import with_events
+from headrace.config import dataset_of, load_job
+from headrace.run.options import RunOptions
 
 RUN = "run --runner local --run-id first --json"
 SOON = 30
@@ -148,3 +153,50 @@ def test_report_has_datasets_for_a_scheduler(headrace, monkeypatch):
     assert events.empty()
     assert [*report["lineage"]] == ["inputs", "outputs"]
     assert "columnLineage" in report["lineage"]["outputs"][0]["facets"]
+
+
+def test_events_have_no_text_of_foreign_errors(home, monkeypatch):
+    def fail():
+        raise ValueError("key geheim is refused")
+
+    pytest.importorskip("openlineage.client")
+    with collector() as (url, events):
+        monkeypatch.setenv("OPENLINEAGE_URL", url)
+        with pytest.raises(ValueError, match="refused"):
+            with_events(load_job("demo"), RunOptions(run_id="r"), fail)
+        last = got(events, 2)[1]
+    assert last["run"]["facets"]["errorMessage"]["message"] == "ValueError"
+
+
+def test_client_that_does_not_start_holds_no_run(home, monkeypatch, capsys):
+    go = threading.Event()
+    monkeypatch.setattr(lineage_events, "_client", go.wait)
+    monkeypatch.setattr(lineage_events, "_OPENING", 0, raising=False)
+    monkeypatch.setattr(lineage_events, "_PATIENCE", 0)
+    monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:9")
+    report = SimpleNamespace(sinks={})
+    run = threading.Thread(
+        target=with_events, args=(load_job("demo"), RunOptions(run_id="r"), lambda: report), daemon=True
+    )
+    with logs.on_stderr():
+        run.start()
+        run.join(10)
+        is_held = run.is_alive()
+    go.set()
+    assert not is_held
+    assert "OpenLineage: events of this run were not delivered" in capsys.readouterr().err
+
+
+def test_undelivered_events_are_a_json_line(headrace, monkeypatch):
+    monkeypatch.setenv(logs.FORMAT, "json")
+    monkeypatch.setitem(sys.modules, "openlineage", None)
+    monkeypatch.setitem(sys.modules, "openlineage.client", None)
+    monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:9")
+    lines = [json.loads(line) for line in headrace(RUN).stderr.splitlines()]
+    (line,) = [line for line in lines if "events of this run were not delivered" in line["message"]]
+    assert (line["level"], line["kind"]) == ("warning", "OpenLineage")
+
+
+def test_dataset_has_no_credentials():
+    assert dataset_of("s3://me:geheim@bucket/a") == dataset_of("s3://bucket/a")
+    assert dataset_of("abfss://box@account/a") == ("abfss://box@account", "a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -16,7 +17,8 @@ from headrace.errors import ConfigError
 from headrace.run.options import RunOptions
 from headrace.telemetry import exporter
 from headrace.telemetry.exported import Exported
-from headrace.telemetry.exporter import Exporter
+from headrace.telemetry.exporter import Exporter, Notes
+from headrace.telemetry.sdk import OpenTelemetry
 from headrace.telemetry.settings import wanted
 from headrace.telemetry.trace import Began, Ended, Span
 from tests.house import ROOT
@@ -141,6 +143,29 @@ def test_process_ends_beside_a_hanging_collector(job, protocol):
     ]
 
 
+@pytest.mark.parametrize(
+    ("served", "query", "variables"),
+    [
+        (down, "?key=geheim", {}),
+        (lambda: listening(None), "", {"HEADERS": "Bearer geheim"}),
+        (down, "", {"HEADERS": "authorization=a%0Ageheim"}),
+        (lambda: listening(b"HTTP/1.1 400 " + 5000 * b"long " + b"\r\nContent-Length: 0\r\n\r\n"), "", {}),
+    ],
+    ids=["query", "no header", "unfit header", "long reason"],
+)
+def test_sentence_has_no_secret_and_an_end(headrace, job, monkeypatch, served, query, variables):
+    monkeypatch.setattr(exporter, "PATIENCE", 1)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3")
+    for name, value in variables.items():
+        monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name}", value)
+    with served() as url:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{url}/v1/traces{query}")
+        result = headrace(RUN)
+    (line,) = telemetry_lines(result.stderr)
+    assert (result.exit_code, "geheim" in result.stderr) == (0, False)
+    assert len(line) < 500
+
+
 class Held:
     """SDK whose export does not end before `go` is set."""
 
@@ -223,3 +248,43 @@ def test_runs_after_a_failure_are_not_exported(home):
             exported(load_job("demo"), RunOptions(run_id="r"), events.append)
     assert [trace is None for trace in traces] == [False, True]
     assert [event.message for event in events] == ["not all was exported: ValueError: no"]
+
+
+def test_metrics_that_cannot_be_read_fail_no_run(headrace, job, monkeypatch):
+    def fail(_):
+        raise OSError("a store may raise anything")
+
+    monkeypatch.setattr("headrace.telemetry.exported.job_values", fail)
+    with collecting(Collector()) as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        assert headrace(RUN).exit_code == 0
+
+
+class Kept(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.messages = []
+
+    def emit(self, record):
+        self.messages.append(record.getMessage())
+
+
+def test_records_of_other_threads_go_on(monkeypatch):
+    def in_thread(work):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    def export():
+        OpenTelemetry({}, notes)
+        theirs.error("of the exporter")
+
+    notes, theirs = Notes(), logging.getLogger("urllib3.theirs")
+    in_thread(export)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [kept := Kept()])
+    monkeypatch.setattr(theirs, "level", logging.DEBUG)
+    for _ in range(8):  # one of them has the number of the ended thread
+        in_thread(lambda: theirs.error("of a user"))
+    theirs.debug("of a user")
+    assert notes.failure == "of the exporter"
+    assert kept.messages == ["of a user"] * 9

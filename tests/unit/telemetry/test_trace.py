@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headrace import clock
 from headrace.async_io.traced_calls import MOST_CALLS, TracedCall, TracedCalls, error_text
 from headrace.errors import ConfigError
-from headrace.run.messages import TaskReport, TaskTrace
+from headrace.run.messages import TaskReport, TaskTrace, decode_report, encode_report
 from headrace.telemetry.trace import Began, Ended, RunTrace, Span
 
 TIMES = st.integers(-(10**6), 10**6)
@@ -129,3 +129,16 @@ def test_slowest_calls_and_first_failures_are_kept(calls):
 )
 def test_text_of_an_error_hides_secrets(message, text):
     assert error_text(OSError(message)) == text
+
+
+class Hostile(Exception):  # noqa: N818 - no error of this program
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("error", [OSError("no file \udcff"), Hostile()])
+def test_any_error_of_a_call_can_be_reported(error):
+    call = TracedCall(seconds=1, begun=0, operator="ask", outcome="failed", error=error_text(error))
+    report = TaskReport(trace=TaskTrace(calls=TracedCalls(failed=[call])))
+    assert decode_report(encode_report(report)).trace.calls.failed == [call]
+    assert call.error.startswith(type(error).__name__)

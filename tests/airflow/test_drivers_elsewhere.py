@@ -219,7 +219,7 @@ def test_whole_interval_may_still_have_to_finish(attempt, cluster, stored):
     assert len(cluster.states) == 1
 
 
-def test_alert_before_a_retry_is_told(attempt, stored, monkeypatch):
+def test_airflow_hears_alerts_found_before_a_retry(attempt, stored, monkeypatch):
     alert = {"metric": "lag", "calls_airflow": True}
     heard = []
     monkeypatch.setattr(

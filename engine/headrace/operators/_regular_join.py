@@ -83,9 +83,9 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
         sides = [side for side in self._sides if side.is_unique]
         keys = [fields_read(side.form.unique, Kind.GROUP_BY, number=side.number) for side in sides]
         rows = [fields_read(side.fields, Kind.CONDITIONAL, number=side.number) for side in sides]
-        lives = rows if any(side.ttl is not None for side in self._sides) else []
+        renewing = rows if any(side.ttl is not None for side in self._sides) else []
         time = taken.time(inputs=2).union(*rows)
-        return ColumnReads({**taken.columns, TIME: time}, taken.rows.union(*keys, *lives))
+        return ColumnReads({**taken.columns, TIME: time}, taken.rows.union(*keys, *renewing))
 
     async def process1(self, record: In1, ctx: Context, /) -> None:
         """Add or retract a left record."""

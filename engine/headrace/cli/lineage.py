@@ -46,7 +46,7 @@ def lineage(
 
     config = load(job)
     checked_plan(config)
-    known = job_lineage(config.code)
+    known = job_lineage(config.code, config.appended)
     wanted = None if column is None else _column(column, known)
     sinks = [*_sinks(known, wanted)]
     blocks: list[Block | str] = []

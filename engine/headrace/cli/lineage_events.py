@@ -67,7 +67,7 @@ def known_columns(config: JobConfig) -> JobColumnLineage | None:
     from headrace.plan.column_lineage import job_lineage
 
     try:
-        return job_lineage(config.code)
+        return job_lineage(config.code, config.appended)
     except Exception:  # noqa: BLE001 - what tells of a run must not fail it
         return None
 

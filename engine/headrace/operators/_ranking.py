@@ -245,7 +245,7 @@ class Ranking:
             [("order", str), ("at", int), ("record", takes)],
             bases=(Row,),
             frozen=True,
-            rename={"order": "_".join(["order_by", *unique])} if unique else None,
+            rename={"order": "__".join(["order_by", *unique])} if unique else None,
         )
         self.rows: Any = list[self.row]  # type: ignore[name-defined]  # known when it is called
 

@@ -6,7 +6,7 @@ fields of inputs by the columns of sources that these come from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -105,16 +105,18 @@ Names = Sequence[tuple[str, Sequence[tuple[str, str]]]]
 """Names that a job's file gives to the fields of its sources, or of its sinks."""
 
 
-def job_lineage(code: PipelineCode) -> JobColumnLineage:
-    """Return the lineage of a job, with the names that columns have in its tables and files.
+def job_lineage(code: PipelineCode, appended: Collection[str]) -> JobColumnLineage:
+    """Return the lineage of a job, with the names that columns have in its tables and files. Sinks `appended` have a row for each change.
 
     Raises `ConfigError` when the pipeline cannot be loaded.
     """
-    return lineage_of(load_pipeline(code), code.source_names, code.sink_names)
+    return lineage_of(load_pipeline(code), code.source_names, code.sink_names, appended)
 
 
-def lineage_of(pipeline: PipelineGraph, source_names: Names = (), sink_names: Names = ()) -> JobColumnLineage:
-    """Return the lineage of a pipeline. Raises `ConfigError` for a record that columns cannot hold."""
+def lineage_of(
+    pipeline: PipelineGraph, source_names: Names = (), sink_names: Names = (), appended: Collection[str] = ()
+) -> JobColumnLineage:
+    """Return the lineage of a pipeline; sinks `appended` have a row for each change. Raises `ConfigError` for a record that columns cannot hold."""
     of_sources, of_sinks = dict(source_names), dict(sink_names)
     streams: dict[tuple[int, str | None], ColumnLineage] = {}
     sources: dict[str, tuple[Column, ...]] = {}
@@ -128,7 +130,7 @@ def lineage_of(pipeline: PipelineGraph, source_names: Names = (), sink_names: Na
             streams[id(node), None] = _of_source(operator, sources[operator.name])
         elif isinstance(operator, SinkNode):
             columns = sink_columns[operator.name] = _columns(record_of(node.inputs[0]), of_sinks.get(operator.name, ()))
-            taken = _behind(_stored(node), inputs)
+            taken = _behind(_stored(node, is_appended=operator.name in appended), inputs)
             own = {column.stored: taken.columns[column.name] for column in columns}
             sinks[operator.name] = ColumnLineage(own, taken.rows)
         else:
@@ -137,10 +139,10 @@ def lineage_of(pipeline: PipelineGraph, source_names: Names = (), sink_names: Na
     return JobColumnLineage(sources, sinks, sink_columns)
 
 
-def _stored(sink: Node) -> ColumnReads:
-    """Return what the rows of a sink read. Without a key, the sink has one row for each change."""
+def _stored(sink: Node, *, is_appended: bool) -> ColumnReads:
+    """Return what the rows of a sink read. Without a key, and where it is only appended to, the sink has one row for each change."""
     [taken] = sink.inputs
-    is_table = isinstance(taken.node.operator, UpsertMaterialize)
+    is_table = isinstance(taken.node.operator, UpsertMaterialize) and not is_appended
     rule = _passed if is_table or changes_of(taken).mode.is_insert else _logged
     return rule(sink, taken, [record_of(taken)])
 

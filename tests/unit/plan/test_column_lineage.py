@@ -290,6 +290,14 @@ def test_changes_depend_on_columns_that_differ(step, log):
     assert "rate" in {origin.column for origin in lineage_of(pipeline).sinks["result"].rows}
 
 
+@pytest.mark.parametrize(("appended", "is_read"), [((), False), (("result",), True)])
+def test_log_of_a_table_depends_on_all_columns(appended, is_read):
+    source = Pipeline("sales").source("sales", Sale, event_time="at", row_kind="kind")
+    pipeline = source.normalize("rows", key="id").upsert_materialize("table", primary_key="id").sink("result")
+    origins = lineage_of(pipeline, appended=appended).sinks["result"].of("id")
+    assert ("rate" in {origin.column for origin in origins}) is is_read
+
+
 def _left(left: Sale, right: Sale) -> Sale:
     del right
     return left

@@ -78,8 +78,9 @@ def test_simultaneous_drivers_have_one_winner(tmp_path, drivers, undisturbed):
         drivers.started(home, {}, {"run_id": "two"}) as two,
         drivers.started(home, {}, {"run_id": "three"}) as three,
     ):
-        codes = [process.wait(timeout=300) for process in (one, two, three)]
-    assert set(codes) <= {0, FencedError.exit_code}
+        messages = [process.communicate(timeout=300)[1] for process in (one, two, three)]
+    codes = [process.returncode for process in (one, two, three)]
+    assert set(codes) <= {0, FencedError.exit_code}, messages
     assert 0 in codes
     assert outcome(home.config()) == outcome(undisturbed.config())
     assert len(checkpoints(home.config())) == DAYS + 1

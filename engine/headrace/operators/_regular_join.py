@@ -287,7 +287,9 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
 
         Of an update in an inner join, the old row may have partners, and the new one none.
         """
-        changes = replace(super().changes(name, keys, taken), may_lack_updates=self._how is JoinType.INNER and self.retracts)
+        changes = replace(
+            super().changes(name, keys, taken), may_lack_updates=self._how is JoinType.INNER and self.retracts
+        )
         if self.retracts or all(side.is_known for side in taken):
             return changes
         return replace(changes, mode=ChangelogMode.RETRACT, is_known=False)

@@ -10,6 +10,7 @@ import sys
 import venv
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -31,6 +32,9 @@ SPARK = Path(pyspark.__file__).parent
 STARTS_WITHIN = 240.0
 ENDS_WITHIN = 60.0
 SHIPPED = ["headrace-0-py3-none-any.whl", "code.zip"]
+
+ALL_IS_LARGE = "from headrace.spark import connect, tasks; connect.LARGE = tasks.ROWS_WORTH_A_SHUFFLE = 0"
+FEW_TRIES = "from headrace.spark import connect_session; connect_session.TRIES = 4"
 
 CODE = """
 import os
@@ -108,9 +112,12 @@ class Server:
 
     def kill(self) -> None:
         assert self._process is not None
-        for process in [*psutil.Process(self._process.pid).children(recursive=True), self._process]:
-            process.kill()
+        workers = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.kill()
         self._process.wait(30)
+        for worker in workers:
+            with suppress(psutil.NoSuchProcess):
+                worker.kill()
         self._process = None
 
     @property
@@ -153,8 +160,9 @@ def on_connect(home: Home, server: Server, *, ships: bool = True, **profile: obj
     return home
 
 
-def start(home: Home, *words: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "HEADRACE_HOME": str(home.folder), "PYTHONPATH": PYTHONPATH}
+def start(home: Home, *words: str, setting: str = "", **variables: str) -> subprocess.Popen[str]:
+    """Start the command `run` for the home's job, behind a line of Python."""
+    environment = {**os.environ, "HEADRACE_HOME": str(home.folder), "PYTHONPATH": PYTHONPATH, **variables}
     line = [
         sys.executable,
         "-c",
@@ -172,8 +180,8 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, out + err
 
 
-def run(home: Home, *words: str) -> tuple[int, str]:
-    return ended(start(home, *words))
+def run(home: Home, *words: str, setting: str = "", **variables: str) -> tuple[int, str]:
+    return ended(start(home, *words, setting=setting, **variables))
 
 
 @pytest.fixture
@@ -218,11 +226,8 @@ def test_large_slices_equal_local_run(tmp_path, server, weather, monkeypatch):
     (site / "headrace.pth").write_text(f"{PROJECT / 'engine'}\n{PROJECT}\n")
     settings = {"spark.sql.execution.pyspark.python": str(installed)}
     on_connect(homes[0], server, ships=False, spark=settings)
-    large = "from headrace.spark import connect, tasks; connect.LARGE = tasks.ROWS_WORTH_A_SHUFFLE = 0; from headrace.cli import main; main()"
-    environment = {**os.environ, "HEADRACE_HOME": str(homes[0].folder), "PYTHONPATH": PYTHONPATH}
-    line = [sys.executable, "-c", large, "run", "flights", "--cluster=connect"]
-    ran = subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    assert ran.returncode == 0, ran.stderr
+    code, text = run(homes[0], setting=ALL_IS_LARGE)
+    assert code == 0, text
     LocalRuns()(homes[1], parallelism=2)
     assert outcome(homes[0].config()) == outcome(homes[1].config())
     assert not [*homes[0].folder.glob("state/**/tasks-*")]
@@ -248,9 +253,10 @@ def test_setting_of_a_server_is_refused(tmp_path, server):
 def test_error_of_user_code_equals_local_one(corner):
     home = corner(("ann", 1), ("bob", -1))
     code, text = run(home)
-    local_code, local_text = run(home, "--runner=local")
+    local_code, local_text = run(home, "--runner=local", HEADRACE_PURE_PYTHON="1")  # no archive has a module in C
     assert (code, local_code) == (5, 5)
     assert error_in(text) == error_in(local_text)
+    assert "threads" not in text
     assert "bob brings something back" in text
 
 
@@ -281,15 +287,17 @@ def pid_in(sign: Path, driver: subprocess.Popen[str]) -> int:
 
 def test_killed_server_leaves_the_job_whole(corner, server, tmp_path):
     home = corner(("ann", 1))
-    assert run(home)[0] == 0
+    assert run(home, "--runner=local")[0] == 0
     write_orders(home, "orders2", ("ann", 2), (str(sign := tmp_path / "sign"), 1))
     before = checkpoints(home.config())
-    driver = start(home, "--report", str(report := tmp_path / "report.json"))
+    driver = start(home, "--report", str(report := tmp_path / "report.json"), setting=FEW_TRIES)
     pid_in(sign, driver)
     server.kill()
     code, text = ended(driver)
     assert (code, checkpoints(home.config())) == (13, before)
-    assert f"the server of Spark Connect at {server.url} does not answer" in text
-    assert json.loads(report.read_text())["error"] == "ClusterError"
+    assert "threads" not in text
+    error = json.loads(report.read_text())
+    assert error["error"] == "ClusterError"
+    assert f"the server of Spark Connect at {server.url} does not answer" in error["message"]
     assert run(home, "--runner=local")[0] == 0
-    assert sink_rows(home.config(), "bills") == [("ann", 1), ("ann", 3), (str(sign), 1)]
+    assert sink_rows(home.config(), "bills") == [(str(sign), 1), ("ann", 1), ("ann", 3)]

@@ -79,8 +79,8 @@ class ClusterConfig(ClusterFile, frozen=True, kw_only=True):
     @property
     def shown_master(self) -> str:
         """Return `master` for printing: the parameters of a Connect server may have a token."""
-        place, _, hidden = self.master.partition("/;")
-        return f"{place}/;{HIDDEN}" if self.is_connect and hidden else self.master
+        place, _, hidden = self.master.partition(";")
+        return f"{place};{HIDDEN}" if self.is_connect and hidden else self.master
 
     @property
     def jar_files(self) -> tuple[str, ...]:

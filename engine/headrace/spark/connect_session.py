@@ -6,7 +6,9 @@ import json
 import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -15,12 +17,13 @@ import grpc
 import pyspark
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
+from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession
 
 from headrace import __version__, clock
 from headrace.config import ClusterConfig, JobConfig
-from headrace.errors import ClusterError, ConfigError, StorageError
+from headrace.errors import ClusterError, ConfigError, HeadraceError, StorageError
 from headrace.run.output import transit_folder
 from headrace.spark import connect_probe
 from headrace.spark.connect_probe import Facts
@@ -30,9 +33,21 @@ from headrace.tables.folder import JobFolder
 CLIENT_ERRORS: Final = (PySparkException, grpc.RpcError)
 """What the client of Spark Connect raises: the second where it sends files."""
 
-TRIES: Final = 6
-"""Tries to reach a server that does not answer, over 14 s. Spark's own default is ten minutes."""
+TRIES: Final = 7
+"""Tries to reach a server that does not answer, over 12 s. Spark's own default is ten minutes."""
 
+
+class UntilClosed(DefaultPolicy):
+    """Spark's policy of retries, until the session is closed: threads of the client that still try would outlive the run."""
+
+    is_closed = False
+
+    def can_retry(self, e: BaseException) -> bool:
+        """Return whether another try may help."""
+        return not self.is_closed and super().can_retry(e)
+
+
+_ADDRESS = re.compile(r"sc://[^/;]+(/|/;.*)?")
 _GONE = re.compile(
     r"StatusCode\.(?:UNAVAILABLE|CANCELLED|ABORTED)|INVALID_HANDLE|SESSION_(?:NOT_FOUND|CLOSED|CHANGED)|OPERATION_CANCELED|"
     r"OPERATION_(?:NOT_FOUND|ABANDONED)|RESPONSE_ALREADY_RECEIVED"
@@ -50,31 +65,41 @@ def connect_errors(place: str, doing: str) -> Iterator[None]:
     and the errors of `spark_errors`.
     """
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # the error says it
+            yield
     except CLIENT_ERRORS as error:
-        text = text_of(error)
-        short = in_short(_details(error))
-        if _REFUSED.search(text):
-            raise ConfigError(
-                f"the server of Spark Connect at {place} refuses this client {doing}: {short}. See to the parameters of `master`, such as token."
-            ) from error
-        if _GONE.search(text):
-            raise ClusterError(
-                f"the server of Spark Connect at {place} does not answer, or has ended the session, {doing}: {short}. What was committed "
-                "stays; everything else is undone: run again when the server is there."
-            ) from error
-        if unreadable := _UNREADABLE.search(text):
-            raise StorageError(unreadable[1]) from error
-        if isinstance(error, grpc.RpcError):
-            raise ClusterError(f"the server of Spark Connect at {place} failed {doing}: {short}") from error
+        if (meant := _meant(error, place, doing)) is not None:
+            raise meant from error
         with spark_errors(doing, lambda: True):
             raise
 
 
+def _meant(error: Exception, place: str, doing: str) -> HeadraceError | None:
+    text, short = text_of(error), in_short(_details(error))
+    if _REFUSED.search(text):
+        return ConfigError(
+            f"the server of Spark Connect at {place} refuses this client {doing}: {short}. See to the parameters of `master`, such as token."
+        )
+    if _GONE.search(text):
+        return ClusterError(
+            f"the server of Spark Connect at {place} does not answer, or has ended the session, {doing}: {short}. What was committed "
+            "stays; everything else is undone: run again when the server is there."
+        )
+    if unreadable := _UNREADABLE.search(text):
+        return StorageError(unreadable[1])
+    if isinstance(error, grpc.RpcError):
+        return ClusterError(f"the server of Spark Connect at {place} failed {doing}: {short}")
+    return None
+
+
 def _details(error: Exception) -> str:
-    """Return the text of an error without the frame that gRPC puts around it."""
-    details = re.search(r'details = "([^"]+)"', str(error))
-    return details[1] if details else str(error)
+    """Return the text of an error without the frame that gRPC puts around it, and the last line of a traceback."""
+    text = str(error)
+    if details := re.search(r'details = "([^"]+)"', text):
+        return details[1]
+    lines = [line for line in text.splitlines() if line.strip() and "SQLSTATE:" not in line]
+    return lines[-1] if "Traceback (most recent call last)" in text else text
 
 
 def opened(config: JobConfig) -> SparkSession:
@@ -84,8 +109,10 @@ def opened(config: JobConfig) -> SparkSession:
     """
     profile = config.profile
     with connect_errors(profile.shown_master, "when the run connected to it"):
-        session = SparkSession(profile.master)
-        session.client.set_retry_policies([DefaultPolicy(max_retries=TRIES - 1, max_backoff=10_000)])
+        session = _session(profile)
+        # Otherwise each query has threads of its own, which outlive the run when the server is gone.
+        ExecutePlanResponseReattachableIterator._release_thread_pool_instance = ThreadPoolExecutor()  # noqa: SLF001
+        session.client.set_retry_policies([UntilClosed(max_retries=TRIES - 1, max_backoff=4_000)])
         try:
             _check_version(session, profile)
             _configure(session, profile)
@@ -97,10 +124,27 @@ def opened(config: JobConfig) -> SparkSession:
     return session
 
 
+def _session(profile: ClusterConfig) -> SparkSession:
+    with suppress(ValueError):
+        if _ADDRESS.fullmatch(profile.master):
+            return SparkSession(profile.master)
+    # The text of that error may have a token.
+    raise ConfigError(
+        f"{profile.file}: master: '{profile.shown_master}' is no address of a Connect server: write sc://host:15002, and parameters behind "
+        "it as sc://host:15002/;name=value;name=value. Nothing was taken in."
+    )
+
+
 def close(session: SparkSession) -> None:
-    """End a session, and all that runs in it, with one try: the server may be gone."""
-    session.client.set_retry_policies([])
+    """End a session, and all that runs in it, with one try: the server may be gone. Waits for the threads of the client."""
+    for policy in session.client.get_retry_policies():
+        if isinstance(policy, UntilClosed):
+            policy.is_closed = True
+    threads = ExecutePlanResponseReattachableIterator._release_thread_pool_instance  # noqa: SLF001  see `opened`
     session.stop()
+    if threads is not None:
+        threads.shutdown()
+    ExecutePlanResponseReattachableIterator._release_thread_pool_instance = None  # noqa: SLF001
 
 
 def _check_version(session: SparkSession, profile: ClusterConfig) -> None:

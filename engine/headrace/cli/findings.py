@@ -106,11 +106,11 @@ def connect(config: JobConfig, plan: Plan) -> Iterator[Finding]:
 
     yield from (Finding("Spark Connect", "fail", problem) for problem in not_on_connect(config, plan))
     try:
-        found = f"{config.profile.shown_master} by pyspark {check_connect()}: no Java is needed here"
+        ready = f"{config.profile.shown_master} by pyspark {check_connect()}: no Java is needed here"
     except ConfigError as error:
         yield Finding("Spark Connect", "fail", str(error))
     else:
-        yield Finding("Spark Connect", "ok", found)
+        yield Finding("Spark Connect", "ok", ready)
 
 
 def runner(config: JobConfig, plan: Plan) -> Iterator[Finding]:

@@ -40,9 +40,9 @@ from headrace.spark.tasks import (
     shuffled_rows,
     source_task,
     stored_parts,
+    tasks_of,
     transit_part,
 )
-from headrace.storage.refusals import doing
 
 LARGE: Final = 64_000
 """Size of a description of tasks (bytes) from which on it goes through the job's folder instead of the plan that the server gets."""
@@ -148,7 +148,7 @@ class ConnectTasks:
     def _translated(self, stage: str) -> Iterator[None]:
         """Translate Spark's errors into errors of Headrace. Nothing is committed while tasks run."""
         place = self._config.profile.shown_master
-        with doing(f"tasks of '{stage}'"), connect_errors(place, f"in the tasks of '{stage}'"):
+        with tasks_of(stage), connect_errors(place, f"in the tasks of '{stage}'"):
             yield
 
 

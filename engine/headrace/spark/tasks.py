@@ -7,7 +7,7 @@ for the rows of a partition take and yield Arrow batches; Spark Connect runs no 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -220,13 +220,18 @@ class SparkTasks:
         """Translate Spark's errors into errors of Headrace. Nothing is committed while tasks run."""
         from headrace.spark.errors import spark_errors
 
-        with doing(f"tasks of '{stage}'"), spark_errors(f"in the tasks of '{stage}'", self._is_alive):
+        with tasks_of(stage), spark_errors(f"in the tasks of '{stage}'", self._is_alive):
             yield
 
     def _is_alive(self) -> bool:
         from headrace.spark.errors import jvm_answers
 
         return jvm_answers(self.context)
+
+
+def tasks_of(stage: str) -> AbstractContextManager[None]:
+    """Let errors of the storage in the block name the stage."""
+    return doing(f"tasks of '{stage}'")
 
 
 def shuffled_rows(spark: SparkSession, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> DataFrame:

@@ -33,10 +33,10 @@ SECRET = "hunter2"  # noqa: S105  of no service
 
 @pytest.fixture
 def home(tmp_path):
-    made = Home(tmp_path / "connect")
-    made.write_cluster("local", NOBODY)
-    write_days(made.input, range(2))
-    return made
+    project = Home(tmp_path / "connect")
+    project.write_cluster("local", NOBODY)
+    write_days(project.input, range(2))
+    return project
 
 
 def run(home, **options):
@@ -76,7 +76,7 @@ def session(monkeypatch):
 
 
 @pytest.mark.parametrize("large", [0, 1 << 30], ids=["files", "inline"])
-def test_queries_give_what_local_tasks_give(home, tmp_path, session, monkeypatch, large):
+def test_queries_equal_local_tasks(home, tmp_path, session, monkeypatch, large):
     alone = Home(tmp_path / "alone")
     write_days(alone.input, range(2))
     LocalRuns()(alone, parallelism=2)

@@ -14,9 +14,11 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 
 from headrace import __version__, spark
+from headrace.cli import findings
 from headrace.config import load_cluster
 from headrace.errors import ClusterError, ConfigError, SparkNeededError, StorageError
 from headrace.log.checkpoint import Kind
+from headrace.plan.loader import plan_of
 from headrace.provision import pyspark as installed
 from headrace.run.options import RunOptions
 from headrace.spark import connect, connect_session
@@ -122,6 +124,15 @@ def test_run_without_work_opens_no_session(home):
 def test_run_without_spark_opens_no_session(home):
     with pytest.raises(SparkNeededError):
         run(home, may_start=False)
+
+
+@pytest.mark.parametrize(("jars", "outcomes"), [([], ["ok"]), (["a.jar"], ["fail", "ok"])])
+def test_check_looks_for_neither_java_nor_jars(home, monkeypatch, jars, outcomes):
+    monkeypatch.setenv("PATH", "/nowhere")
+    home.write_cluster("local", {**NOBODY, "jars": jars})
+    listed = [*findings.runner(home.config(), plan_of(home.config().code))]
+    assert [finding.outcome for finding in listed] == outcomes
+    assert "no Java is needed here" in listed[-1].detail
 
 
 def test_refusal_names_each_key_of_the_profile(home):

@@ -242,12 +242,18 @@ def test_server_without_headrace_is_refused(tmp_path, server):
     assert [checkpoint.checkpoint_id for checkpoint in checkpoints(home.config())] == [0]
 
 
-def test_setting_of_a_server_is_refused(tmp_path, server):
+@pytest.mark.parametrize(
+    ("setting", "value", "expected"),
+    [
+        ("spark.executor.memory", "1g", "'spark.executor.memory' cannot be set in a session of Spark Connect"),
+        ("spark.sql.execution.pyspark.python", "/nowhere/python", "it cannot run a function in Python: "),
+    ],
+)
+def test_unfit_setting_is_refused(tmp_path, server, setting, value, expected):
     home = Home(tmp_path)
     write_days(home.input, [0])
-    code, text = run(on_connect(home, server, spark={"spark.executor.memory": "1g"}))
-    assert code == 2
-    assert "'spark.executor.memory' cannot be set in a session of Spark Connect" in text
+    code, text = run(on_connect(home, server, spark={setting: value}))
+    assert (code, expected in text) == (2, True), text
 
 
 def test_error_of_user_code_equals_local_one(corner):

@@ -94,12 +94,13 @@ def _meant(error: Exception, place: str, doing: str) -> HeadraceError | None:
 
 
 def _details(error: Exception) -> str:
-    """Return the text of an error without the frame that gRPC puts around it, and the last line of a traceback."""
+    """Return the text of an error without the frame that gRPC puts around it; of a traceback, the line that names its error."""
     text = str(error)
     if details := re.search(r'details = "([^"]+)"', text):
         return details[1]
-    lines = [line for line in text.splitlines() if line.strip() and "SQLSTATE:" not in line]
-    return lines[-1] if "Traceback (most recent call last)" in text else text
+    if "Traceback (most recent call last)" in text and (named := re.findall(r"^([\w.]+: .+)$", text, re.MULTILINE)):
+        return str(named[-1])
+    return text
 
 
 def opened(config: JobConfig) -> SparkSession:

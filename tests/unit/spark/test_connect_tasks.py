@@ -203,3 +203,22 @@ def test_lost_description_is_an_error_of_storage():
         connect_session.connect_errors("sc://s", "here"),
     ):
         raise PySparkException(text)
+
+
+OTHER_PYTHON = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "worker.py", line 3, in main
+pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker: 3.12, in driver: 3.11.
+Please check environment variables PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON are correctly set.
+ SQLSTATE: 38000"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (OTHER_PYTHON, "[PYTHON_VERSION_MISMATCH] Python in worker: 3.12, in driver: 3.11."),
+        ('<RPC that terminated with:\n\tdetails = "Connection refused"\n>', "Connection refused"),
+        ("[CANNOT_MODIFY_CONFIG] no", "no"),
+    ],
+)
+def test_error_shows_the_line_that_names_it(text, expected):
+    assert connect_session._details(PySparkException(text)).endswith(expected)

@@ -65,6 +65,15 @@ def test_profile_may_choose_the_local_runner(home, headrace):
     assert task._hook is None
 
 
+def test_connect_server_gets_no_submission(home, headrace):
+    headrace()
+    file = home / "conf" / "clusters" / "local.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "master": "sc://host:15002"}))
+    task = task_of(home)
+    assert task.execute(context_of(task))["checkpoint"] == REPORT["checkpoint"]
+    assert task._hook is None
+
+
 def test_error_of_the_local_runner_ends_the_task(home, headrace):
     headrace({"error": "ConfigError", "message": "job 'flights' needs Spark", "exit_code": 2}, 2)
     task = task_of(home, runner="local")

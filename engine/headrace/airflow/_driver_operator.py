@@ -99,8 +99,8 @@ class CommandFailed(Exception):  # noqa: N818  it says what has happened
 class DriverOperator(SparkSubmitOperator):
     """Run a `headrace` command as the driver of a job's Spark application, on the job's cluster profile.
 
-    `application_args` are the words of the command, which may be templates. If `runner`, else the profile, says `local`, the task runs
-    the command itself, without a JVM. `spark_info` shows Spark's lines of level INFO.
+    `application_args` are the words of the command, which may be templates. If `runner`, else the profile, says `local`, or if the
+    profile's master is a server of Spark Connect, the task runs the command itself, without a JVM. `spark_info` shows Spark's lines of level INFO.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class DriverOperator(SparkSubmitOperator):
         self.spark_ui_link = ""
         self.described_lineage: dict[str, Any] | None = None
         self._job = job
-        self._needs_spark = (runner or job.profile.runner) == "spark"
+        self._needs_spark = (runner or job.profile.runner) == "spark" and not job.profile.is_connect
         self._command: HeadraceCommand | None = None
         self._spark_info = spark_info
         self._is_own_driver = False

@@ -112,7 +112,7 @@ def describe(config: JobConfig, plan: Plan) -> dict[str, Any]:
         "job": config.job,
         "pipeline": config.pipeline,
         "description": config.description,
-        "cluster": {"name": config.cluster, "master": config.profile.master, "tasks": config.tasks},
+        "cluster": {"name": config.cluster, "master": config.profile.shown_master, "tasks": config.tasks},
         "state": {
             "folder": config.job_folder,
             "backend": config.state.backend,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from headrace.cli.findings import Finding, as_warnings, classes, jars, java, of_findings, pyspark
+from headrace.cli.findings import Finding, as_warnings, classes, connect, jars, java, of_findings, pyspark
 from headrace.report import Report
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _job(name: str) -> Iterator[Finding]:
         yield Finding(f"job {name}", "fail", str(error), "mend the file")
         return
     yield Finding(f"job {name}", "ok", str(config.file))
-    yield jars(config)
+    yield from connect(config, plan) if config.profile.is_connect else (jars(config),)
     yield from _folders(config)
     yield from sources(config, plan, CheckpointLog(JobFolder.of(config)))
     yield from as_warnings(list(services(config)))

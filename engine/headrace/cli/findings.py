@@ -99,12 +99,29 @@ def jars(config: JobConfig) -> Finding:
     return Finding(what, "ok", f"{len(jars)} there")
 
 
+def connect(config: JobConfig, plan: Plan) -> Iterator[Finding]:
+    """Report whether a job can run on the Connect server of its cluster profile, as far as this machine knows."""
+    from headrace.commit.run_check import not_on_connect
+    from headrace.provision.pyspark import check_connect
+
+    yield from (Finding("Spark Connect", "fail", problem) for problem in not_on_connect(config, plan))
+    try:
+        ready = f"{config.profile.shown_master} by pyspark {check_connect()}: no Java is needed here"
+    except ConfigError as error:
+        yield Finding("Spark Connect", "fail", str(error))
+    else:
+        yield Finding("Spark Connect", "ok", ready)
+
+
 def runner(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     """Report whether this machine has what the runner of the job's cluster profile needs."""
+    if config.profile.runner == "spark" and config.profile.is_connect:
+        yield from connect(config, plan)
+        return
     if config.profile.runner == "spark":
         yield from (java(config.home), pyspark(), jars(config))
         return
-    from headrace.local.runner import only_on_spark
+    from headrace.commit.run_check import only_on_spark
 
     problems = [*only_on_spark(config, plan)]
     yield from (Finding("runner", "fail", problem, "or run it with --runner spark") for problem in problems)

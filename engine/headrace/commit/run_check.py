@@ -44,6 +44,36 @@ def checked_plan(config: JobConfig) -> Plan:
     return plan_of(config.code)
 
 
+def only_on_spark(config: JobConfig, plan: Plan) -> Iterator[str]:
+    """Yield a sentence for each feature of a job that needs Spark."""
+    if config.profile.deploy_mode == "cluster":
+        yield f"the cluster profile '{config.profile.name}' has deploy_mode cluster: its driver runs on Spark's cluster"
+    for source in plan.sources:
+        if (what := config.sources[source.name].kind.only_on_spark) is not None:
+            yield f"source '{source.name}' {what}"
+        if source.transform is not None:
+            yield f"source '{source.name}' has a transform of Spark, .spark() or .sql(): write it as map, filter or flat_map"
+    for name in config.replay.sources:
+        if (what := config.corrected(name).kind.only_on_spark) is not None:
+            yield f"the corrected input of source '{name}' {what}"
+    for name, sink in config.sinks.items():
+        if sink.kind.only_on_spark is not None:
+            yield f"sink '{name}' {sink.kind.only_on_spark}"
+
+
+def not_on_connect(config: JobConfig, plan: Plan) -> Iterator[str]:
+    """Yield a sentence for each feature of a job, and key of its cluster profile, that Spark Connect does not have."""
+    yield from only_on_spark(config, plan)
+    profile = config.profile
+    if profile.jars:
+        yield "jars: a Connect server has its own"
+    if profile.connection is not None:
+        yield f"connection: '{profile.connection}' is for spark-submit, which submits nothing to a Connect server"
+    for file in (*profile.py_files, *profile.archives, *profile.files):
+        if "://" in file:
+            yield f"'{file}' is not on this machine: Spark Connect sends files of this machine"
+
+
 def _code_problems(config: JobConfig, pipeline: Pipeline) -> Iterator[str]:
     """Yield problems of the pipeline that do not depend on the job."""
     problems = problems_of(pipeline)

@@ -26,7 +26,7 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A cluster profile. Every key of the file is a field here, and no other key is allowed."""
 
     master: str
-    """Spark master URL, such as local[2] or spark://spark-master:7077."""
+    """Spark master URL, such as local[2] or spark://spark-master:7077; sc://host:15002 is a server of Spark Connect."""
 
     parallelism: Tasks
     """Tasks per operator, unless the job or the command line says otherwise."""
@@ -72,6 +72,17 @@ class ClusterConfig(ClusterFile, frozen=True, kw_only=True):
     file: Path
 
     @property
+    def is_connect(self) -> bool:
+        """Return whether tasks run on a server of Spark Connect."""
+        return self.master.startswith("sc://")
+
+    @property
+    def shown_master(self) -> str:
+        """Return `master` for printing: the parameters of a Connect server may have a token."""
+        place, _, hidden = self.master.partition(";")
+        return f"{place};{HIDDEN}" if self.is_connect and hidden else self.master
+
+    @property
     def jar_files(self) -> tuple[str, ...]:
         """Return all jars for the driver and the executors: those of the connectors, and the further ones."""
         # Most commands need no jars, and the import costs as much as a fifth of that of this package.
@@ -82,6 +93,7 @@ class ClusterConfig(ClusterFile, frozen=True, kw_only=True):
     def shown(self) -> dict[str, Any]:
         """Return the settings for printing: values of `storage` and of secret settings are hidden."""
         plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
+        plain["master"] = self.shown_master
         plain["jars"] = [*self.jar_files]
         plain["storage"] = dict.fromkeys(self.storage, HIDDEN)
         plain["spark"] = {key: HIDDEN if is_secret(key) else value for key, value in self.spark.items()}

@@ -1,23 +1,19 @@
-"""Run of a job without Spark, on this machine.
-
-Features that need Spark: the local runner refuses jobs with them.
-"""
+"""Run of a job without Spark, on this machine."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from typing import Final
 
 from headrace import clock, logs
-from headrace.commit.run_check import checked_plan
+from headrace.commit.run_check import checked_plan, only_on_spark
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
 from headrace.local.tasks import LocalTasks
 from headrace.local.workers import Workers
 from headrace.plan.loader import plan_of
-from headrace.plan.stages import Plan
 from headrace.run.events import OnEvent
 from headrace.run.job_run import run_on
 from headrace.run.messages import KeyedTask, SourceTask, TaskReport
@@ -26,24 +22,6 @@ from headrace.run.rows import Takes
 from headrace.run.tasks import StageTasks
 from headrace.run.trace import NO_TRACE, Trace
 from headrace.storage.refusals import doing
-
-
-def only_on_spark(config: JobConfig, plan: Plan) -> Iterator[str]:
-    """Yield a sentence for each feature of a job that needs Spark."""
-    if config.profile.deploy_mode == "cluster":
-        yield f"the cluster profile '{config.profile.name}' has deploy_mode cluster: its driver runs on Spark's cluster"
-    for source in plan.sources:
-        if (what := config.sources[source.name].kind.only_on_spark) is not None:
-            yield f"source '{source.name}' {what}"
-        if source.transform is not None:
-            yield f"source '{source.name}' has a transform of Spark, .spark() or .sql(): write it as map, filter or flat_map"
-    for name in config.replay.sources:
-        if (what := config.corrected(name).kind.only_on_spark) is not None:
-            yield f"the corrected input of source '{name}' {what}"
-    for name, sink in config.sinks.items():
-        if sink.kind.only_on_spark is not None:
-            yield f"sink '{name}' {sink.kind.only_on_spark}"
-
 
 ROWS_WORTH_WORKERS: Final = 100_000
 """Number of rows of a run from which on its tasks run in worker processes, which take most of a second to start."""

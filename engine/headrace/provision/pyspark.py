@@ -63,6 +63,34 @@ def check_pyspark() -> str:
     return version
 
 
+_CONNECT_MODULES = ("pandas", "grpc", "grpc_status", "google.rpc")
+
+
+def check_connect() -> str:
+    """Return the version of the pyspark, or pyspark-client, that reaches a server of Spark Connect. Nothing of it is imported.
+
+    Raises `ConfigError` when it, or a package that it needs for this, is missing, or its version does not fit.
+    """
+    version = _python_version()
+    if _minor(version) not in FITTING_SPARK:
+        raise ConfigError(
+            f"pyspark {version} is installed, and Headrace runs on Spark {_SPARKS}. Run: pip install pyspark-client=={TESTED_PYSPARK}"
+        )
+    if missing := [name for name in _CONNECT_MODULES if not _is_there(name)]:
+        raise ConfigError(
+            f"pyspark {version} reaches a server of Spark Connect with modules that are not installed: {', '.join(missing)}. Run: pip install "
+            "'headrace[connect]'"
+        )
+    return version
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its package is missing
+        return False
+
+
 def spark_minor() -> str:
     """Return the minor version of the installed pyspark, such as 4.2; the newest that fits if there is none, or one that does not fit."""
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.provision.pyspark import check_pyspark
+from headrace.provision.pyspark import check_connect, check_pyspark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,10 @@ def run(
 
     Raises a `HeadraceError` that says who has to act. Checkpoints committed before the error stay.
     """
-    check_pyspark()
-    from headrace.spark.runner import run as run_job
-
+    if config.profile.is_connect:
+        check_connect()
+        from headrace.spark.connect import run as run_job
+    else:
+        check_pyspark()
+        from headrace.spark.runner import run as run_job
     return run_job(config, options, on_event, may_start=may_start, trace=trace)

@@ -9,16 +9,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
 
-from py4j.protocol import Py4JError
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from headrace.config import SinkConfig, SourceConfig
 from headrace.errors import ClusterError, ConfigError, HeadraceError, ServiceError, SourceError, StorageError
 from headrace.storage.refusals import StoreError, TableRefusedError
 from headrace.storage.table import VersionTakenError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+if TYPE_CHECKING or find_spec("py4j") is not None:
+    from py4j.protocol import Py4JError
+else:
+
+    class Py4JError(Exception):
+        """Error of py4j, which pyspark-client does without: it reaches no JVM."""
+
 
 _LOST = re.compile(
     r"Python worker exited unexpectedly|ExecutorLostFailure|Executor \S+ (?:exited|lost)|OutOfMemoryError|"

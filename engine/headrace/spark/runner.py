@@ -108,10 +108,7 @@ class SparkOnDemand:
         with self._starting:
             if self._context is None:
                 if not self._may_start:
-                    raise SparkNeededError(
-                        f"job '{self._config.job}' has work, or sources that only Spark can look at, and --without-spark starts no Spark. "
-                        "Nothing was taken in. Run it without that option."
-                    )
+                    raise not_allowed(self._config.job)
                 self._on_event(Event("starting", "starting Spark"))
                 from headrace.spark.session import context
 
@@ -119,6 +116,14 @@ class SparkOnDemand:
                 if url := self._context.uiWebUrl:
                     self._on_event(Event("spark_ui", f"Spark UI at {url}", {"url": url}))
             return self._context
+
+
+def not_allowed(job: str) -> SparkNeededError:
+    """Return the error of a job that needs Spark in a run that may not start it."""
+    return SparkNeededError(
+        f"job '{job}' has work, or sources that only Spark can look at, and --without-spark starts no Spark. Nothing was taken in. Run it "
+        "without that option."
+    )
 
 
 def run(

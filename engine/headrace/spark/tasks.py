@@ -1,20 +1,19 @@
 """Tasks of a stage as a Spark job, each in a partition of its own.
 
 Spark runs two kinds of functions on executors. Functions for the number of a task return the encoded report. Functions
-for the rows of a partition take and yield Arrow batches.
+for the rows of a partition take and yield Arrow batches; Spark Connect runs no others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+import msgspec
 import pyarrow as pa
-from pyspark import SparkContext
-from pyspark.sql import DataFrame
 
 from headrace import logs
 from headrace.plan.loader import plan_of
@@ -28,13 +27,18 @@ from headrace.run.tasks import (
     run_reading_task,
     run_source_task,
 )
-from headrace.spark.errors import jvm_answers, spark_errors
-from headrace.spark.session import session_on
 from headrace.storage.pandas import without_pandas
 from headrace.storage.refusals import doing
 from headrace.storage.storage import Storage
 
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, SparkSession
+
 NumberedTask = Callable[[int], bytes]
+
+Parts = Callable[[], Sequence[bytes]]
+"""Description of the tasks of a stage, as their Python workers get it: a function that returns its parts."""
 
 
 def source_task(payloads: Sequence[bytes]) -> NumberedTask:
@@ -51,6 +55,17 @@ def source_task(payloads: Sequence[bytes]) -> NumberedTask:
 def reading_task(payload: bytes, transit: Sequence[str]) -> NumberedTask:
     """Return a function that runs the keyed task with the given number. The task reads its rows itself."""
     return lambda number: _encoded(lambda: run_reading_task(payload, number, transit))
+
+
+def transit_part(transit: Sequence[str]) -> bytes:
+    """Return the files in transit as the second part of a description, behind the task."""
+    return msgspec.json.encode({"transit": transit})
+
+
+def described_reading_task(parts: Sequence[bytes]) -> NumberedTask:
+    """Return `reading_task` of a task and its `transit_part`."""
+    payload, transit = parts
+    return reading_task(payload, msgspec.json.decode(transit)["transit"])
 
 
 def _encoded(task: Callable[[], TaskReport]) -> bytes:
@@ -72,7 +87,19 @@ Partition = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 REPORT_DDL = "report binary"
 
 
-def keyed_partition(payload: bytes) -> Partition:
+def numbered_partition(task_of: Callable[[Sequence[bytes]], NumberedTask], parts: Parts) -> Partition:
+    """Return a function that runs the tasks whose numbers are the partition's rows; `task_of` makes them of their description."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = task_of(parts())
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                yield _as_batch(task(number))
+
+    return run
+
+
+def keyed_partition(parts: Parts) -> Partition:
     """Return a function that runs a keyed stage over the rows of the partition; its number is the task's."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -80,10 +107,11 @@ def keyed_partition(payload: bytes) -> Partition:
 
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark runs this in a task
+        (payload,) = parts()
         logs.set_up_worker()
         with in_reused_worker():
             report = run_keyed_task(payload, context.partitionId(), batches)
-        yield _as_batch(report)
+        yield _as_batch(encode_report(report))
 
     return run
 
@@ -99,8 +127,32 @@ def transit_partition(storage: Storage) -> Partition:
     return run
 
 
-def _as_batch(report: TaskReport) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([encode_report(report)], pa.binary())], names=["report"])
+def _as_batch(report: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], names=["report"])
+
+
+def inline_parts(parts: Sequence[bytes]) -> Parts:
+    """Return a description that holds its parts itself."""
+    return lambda: parts
+
+
+_SHARED: Final = ("batch", "async_io")
+"""Fields that all tasks of a stage have with the same value. They may hold secrets: credentials of a store, addresses of services."""
+
+
+def stored_parts(parts: Sequence[bytes], folder: Storage, file: str) -> Parts:
+    """Write a description to a file of `folder`, but for what may be secret; return a function that reads it again."""
+    plain = [msgspec.json.decode(part, type=dict[str, msgspec.Raw]) for part in parts]
+    taken = [{name: bytes(part.pop(name)) for name in _SHARED if name in part} for part in plain]
+    shared = taken[0]
+    folder.write(file, msgspec.json.encode(plain))
+
+    def read() -> list[bytes]:
+        own = {name: msgspec.Raw(value) for name, value in shared.items()}
+        rest = msgspec.json.decode(folder.read(file), type=list[dict[str, msgspec.Raw]])
+        return [msgspec.json.encode({**part, **own}) for part in rest]
+
+    return read
 
 
 ROWS_WORTH_A_SHUFFLE: Final = 4_000_000
@@ -149,44 +201,64 @@ class SparkTasks:
             return self._keyed(task, takes, transit)
 
     def _keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
-        count = task.batch.parallelism
-        if _is_small(task, transit):  # also without rows: timers may be due
-            return self._numbered(reading_task(encode_report(task), transit), count)
-        owner = f"cast(key_group * {count} div {task.batch.max_parallelism} as int)"
-        rows = self._read(task, takes, transit).selectExpr("*", f"{owner} as task").repartitionById(count, "task")
-        sorted_rows = rows.drop("task").sortWithinPartitions("order")
-        reports = sorted_rows.mapInArrow(keyed_partition(encode_report(task)), REPORT_DDL).collect()
-        return _decoded((bytes(row.report) for row in reports), count)
+        from headrace.spark.session import session_on
 
-    def _read(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> DataFrame:
-        spark, ddl = session_on(self.context), transit_ddl(takes)
-        if task.batch.folder.is_on_local_disk:
-            return spark.read.schema(ddl).parquet(*transit)
-        # Executors read from the object store with Headrace's client, so Spark needs no S3 client.
-        paths = spark.createDataFrame([(path,) for path in transit], "path string")
-        spread = paths.repartition(min(len(transit), task.batch.parallelism))
-        return spread.mapInArrow(transit_partition(task.batch.folder), ddl)
+        count = task.batch.parallelism
+        if is_small(task, transit):  # also without rows: timers may be due
+            return self._numbered(reading_task(encode_report(task), transit), count)
+        rows = shuffled_rows(session_on(self.context), task, takes, transit)
+        reports = rows.mapInArrow(keyed_partition(inline_parts([encode_report(task)])), REPORT_DDL).collect()
+        return decoded((bytes(row.report) for row in reports), count)
 
     def _numbered(self, task: NumberedTask, count: int) -> list[TaskReport]:
         """Run `task` for the numbers below `count`, as a job of Spark's core: its first SQL job takes 4 s more, and later ones 40 ms."""
         numbers = self.context.parallelize(range(count), count)
-        return _decoded(numbers.map(task).collect(), count)
+        return decoded(numbers.map(task).collect(), count)
 
     @contextmanager
     def _translated(self, stage: str) -> Iterator[None]:
         """Translate Spark's errors into errors of Headrace. Nothing is committed while tasks run."""
-        with doing(f"tasks of '{stage}'"), spark_errors(f"in the tasks of '{stage}'", self._is_alive):
+        from headrace.spark.errors import spark_errors
+
+        with tasks_of(stage), spark_errors(f"in the tasks of '{stage}'", self._is_alive):
             yield
 
     def _is_alive(self) -> bool:
+        from headrace.spark.errors import jvm_answers
+
         return jvm_answers(self.context)
 
 
-def _decoded(reports: Iterable[bytes], expected: int) -> list[TaskReport]:
+def tasks_of(stage: str) -> AbstractContextManager[None]:
+    """Let errors of the storage in the block name the stage."""
+    return doing(f"tasks of '{stage}'")
+
+
+def shuffled_rows(spark: SparkSession, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> DataFrame:
+    """Return the rows in transit: those of each task in the partition of its number, in arrival order."""
+    count = task.batch.parallelism
+    owner = f"cast(key_group * {count} div {task.batch.max_parallelism} as int)"
+    rows = _read(spark, task, takes, transit).selectExpr("*", f"{owner} as task").repartitionById(count, "task")
+    return rows.drop("task").sortWithinPartitions("order")
+
+
+def _read(spark: SparkSession, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> DataFrame:
+    ddl = transit_ddl(takes)
+    if task.batch.folder.is_on_local_disk:
+        return spark.read.schema(ddl).parquet(*transit)
+    # Executors read from the object store with Headrace's client, so Spark needs no S3 client.
+    paths = spark.createDataFrame([(path,) for path in transit], "path string")
+    spread = paths.repartition(min(len(transit), task.batch.parallelism))
+    return spread.mapInArrow(transit_partition(task.batch.folder), ddl)
+
+
+def decoded(reports: Iterable[bytes], expected: int) -> list[TaskReport]:
+    """Return the reports of `expected` tasks in their order. Raises the error that a task reported."""
     return checked(map(decode_report, reports), expected)
 
 
-def _is_small(task: KeyedTask, transit: Sequence[str]) -> bool:
+def is_small(task: KeyedTask, transit: Sequence[str]) -> bool:
+    """Return whether each task should read all rows in transit, and keep its share."""
     count = task.batch.parallelism
     return (
         count * task.rows <= ROWS_WORTH_A_SHUFFLE

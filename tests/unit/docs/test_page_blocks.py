@@ -234,6 +234,7 @@ BLOCKS = {
         "$ headrace run shop --runner local\n2026": f"{SHOP}::test_cluster_page_runs_without_a_jvm",
         "$ headrace run shop --runner local\nConfigError": f"{SHOP}::test_cluster_page_refuses_topics_without_spark",
         "$ headrace check --cluster laptop": f"{SHOP}::test_cluster_page_checks_another_profile",
+        "ConfigError: the server of Spark Connect": MESSAGE,
         "make setup": MACHINE,
         "cp .env.example": MACHINE,
         "docker buildx": MACHINE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import sys
 import zipfile
 from pathlib import Path
@@ -54,6 +55,13 @@ def test_other_minor_releases_are_refused(installed, version):
 def test_overwritten_python_code_is_refused(installed):
     installed("4.2.0", "4.3.0")
     with pytest.raises(ConfigError, match=r"pyspark 4\.2\.0 finds the jars of Spark 4\.3\.0 in .*--force-reinstall"):
+        check_pyspark()
+
+
+@pytest.mark.parametrize(("client", "spark"), [*itertools.permutations(("4.0.1", "4.1.3", "4.2.0"), 2)])
+def test_client_of_another_minor_is_refused(installed, client, spark):
+    installed(client, spark)
+    with pytest.raises(ConfigError, match=rf"pyspark {client} finds the jars of Spark {spark} in .* Run: pip install"):
         check_pyspark()
 
 

@@ -74,9 +74,9 @@ def _day(day: date) -> str:
 
 
 def degraded(result: Result) -> str | None:
-    """Return a sentence on waiting elements, rows in quarantine, warnings of the run, and raised alerts; None if there are none."""
+    """Return sentences on raised alerts, waiting elements, rows in quarantine, and warnings of the run; None if there are none."""
     job, waiting, quarantined = result["job"], result["waiting"], result["quarantined"]
-    sentences = []
+    sentences = [f"alert: {alert['sentence']}" for alert in result.get("alerts", ()) if alert["is_raised"]]
     if waiting:
         sentences.append(
             f"{counted(waiting, 'element waits', 'elements wait')} for services (headrace waiting {job} --calls)"
@@ -86,7 +86,6 @@ def degraded(result: Result) -> str | None:
             f"{counted(quarantined, 'row of this run is', 'rows of this run are')} in the quarantine (headrace quarantine {job})"
         )
     sentences += [warning["message"] for warning in result.get("warnings", ())]
-    sentences += [f"alert: {alert['sentence']}" for alert in result.get("alerts", ()) if alert["is_raised"]]
     return "; ".join(sentences) or None
 
 

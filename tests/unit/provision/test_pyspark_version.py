@@ -7,6 +7,7 @@ import itertools
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -104,4 +105,4 @@ def test_missing_pyspark_error_names_the_extra(monkeypatch):
 def test_run_refuses_before_it_imports_spark(installed):
     installed("3.5.1", "3.5.1")
     with pytest.raises(ConfigError, match="Spark was not started"):
-        run(None, RunOptions(run_id="test"), print)
+        run(SimpleNamespace(profile=SimpleNamespace(is_connect=False)), RunOptions(run_id="test"), print)

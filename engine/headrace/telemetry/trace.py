@@ -97,12 +97,9 @@ class RunTrace:
             self._send(Began(span))
             self._open.append(span)
         try:
-            yield span
-        except BaseException as error:
-            span.failed(error)
-            raise
+            with self._timed(span):
+                yield span
         finally:
-            span.end = self._now()
             self._open.clear()
             if self.wants_tasks:
                 self._send(Ended(span))
@@ -117,17 +114,25 @@ class RunTrace:
         span.set(**attributes)
         self._open.append(span)
         try:
-            yield span
-        except BaseException as error:
-            span.failed(error)
-            raise
+            with self._timed(span):
+                yield span
         finally:
-            span.end = self._now()
             self._open.pop()
             if len(self._open) == 1:
                 self._send(Ended(span))
             else:
                 self._open[-1].children.append(span)
+
+    @contextmanager
+    def _timed(self, span: Span) -> Iterator[None]:
+        """End a span with the block, or with the exception that leaves the block."""
+        try:
+            yield
+        except BaseException as error:
+            span.failed(error)
+            raise
+        finally:
+            span.end = self._now()
 
     def tasks(self, reports: Sequence[TaskReport], names: Sequence[str]) -> None:
         """Take the reports of tasks; see `Trace.tasks`."""

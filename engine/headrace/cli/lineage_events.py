@@ -1,7 +1,7 @@
 """OpenLineage's events of a run: START, then COMPLETE or FAIL, to the collector that the environment names.
 
 A thread sends them, by the client of OpenLineage. A collector that is down, or hangs, costs the run a second at its end, and one
-sentence on stderr. Without one of OpenLineage's variables nothing of this is imported.
+sentence on stderr. Without one of OpenLineage's variables its client is not imported.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def with_events(
 
     if not sends_lineage(os.environ) or (is_reported and not os.environ.get(PARENT)):
         return run_job()
-    events = RunEvents(config, options)
+    events = LineageEvents(config, options)
     events.send("START")
     try:
         report = run_job()
@@ -78,7 +78,7 @@ def datasets_of_run(config: JobConfig) -> tuple[list[Json], list[Json]]:
     return [*inputs.values()], [*outputs.values()]
 
 
-class RunEvents:
+class LineageEvents:
     """Sender of the events of one run, in their order."""
 
     def __init__(self, config: JobConfig, options: RunOptions, environment: Mapping[str, str] = os.environ) -> None:

@@ -47,7 +47,8 @@ def run_report(
     report, is_whole = stored_report(config, run_id, wanted)
     steps = RunSteps(config)
     failed = steps.verify() if verify and is_whole else None
+    due = is_compaction_due(config) if steps.compaction_due is None else steps.compaction_due
     steps.tell(is_scheduled=failed is None)
     content = plain_report(report) | {"steps": steps.taken, "alerts": steps.alerts, "is_whole": is_whole}
-    content |= {"compaction_due": is_compaction_due(config), "failed": None if failed is None else str(failed)}
+    content |= {"compaction_due": due, "failed": None if failed is None else str(failed)}
     return Report(*facts(**content))

@@ -60,7 +60,7 @@ class Licensed:
 
     @property
     def is_allowed(self) -> bool:
-        """Whether all parts are allowed, or one of a plain choice."""
+        """Return whether all parts are allowed, or one of a plain choice."""
         if KNOWN.get(self.name) == self.licence:
             return True
         parts = re.split(r"\s+(?:AND|OR)\s+", self.licence.replace("(", "").replace(")", ""))

@@ -42,7 +42,7 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def informative(self) -> bool:
-        """Whether it has a beta, or what the wheel does not admit: `make matrix` does not fail where it does."""
+        """Return whether it has a beta, or what the wheel does not admit: `make matrix` does not fail where it does."""
         return self.airflow == "3.4" or self.pandas == "3"
 
 
@@ -92,7 +92,7 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def fails_the_matrix(self) -> bool:
-        """Whether `make matrix` has to end with an error: a cell that was not run has not failed."""
+        """Return whether `make matrix` has to end with an error: a cell that was not run has not failed."""
         return self.mishap is not None and self.mishap.outcome == "failed" and not self.cell.informative
 
     def after(self, outcome: Passed | Mishap) -> Result:

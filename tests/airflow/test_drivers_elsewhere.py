@@ -78,7 +78,7 @@ def cluster(monkeypatch):
 
 @pytest.fixture
 def stored(monkeypatch):
-    """What `headrace run-report` answers, and the words of its calls."""
+    """Return what `headrace run-report` answers, and the words of its calls."""
     answers = SimpleNamespace(report={**STORED, "is_whole": False}, words=[])
 
     def answer(command, _):

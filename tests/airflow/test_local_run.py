@@ -56,19 +56,11 @@ def test_local_runner_submits_nothing(home, headrace, capfd):
     assert (task._hook, "--runner=local" in task.application_args) == (None, True)
 
 
-def test_profile_may_choose_the_local_runner(home, headrace):
+@pytest.mark.parametrize("own", [{"runner": "local"}, {"master": "sc://host:15002"}])
+def test_profile_may_need_no_submission(home, headrace, own):
     headrace()
     file = home / "conf" / "clusters" / "local.yaml"
-    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "runner": "local"}))
-    task = task_of(home)
-    assert task.execute(context_of(task))["checkpoint"] == REPORT["checkpoint"]
-    assert task._hook is None
-
-
-def test_connect_server_gets_no_submission(home, headrace):
-    headrace()
-    file = home / "conf" / "clusters" / "local.yaml"
-    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "master": "sc://host:15002"}))
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | own))
     task = task_of(home)
     assert task.execute(context_of(task))["checkpoint"] == REPORT["checkpoint"]
     assert task._hook is None

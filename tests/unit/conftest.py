@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import weakref
 from contextlib import contextmanager, nullcontext
@@ -57,6 +58,14 @@ def real_time():
     yield
     left = engine_clock.use(engine_clock.SystemClock())
     assert isinstance(left, engine_clock.SystemClock), "the test has left a clock of its own in place"
+
+
+@pytest.fixture(autouse=True)
+def own_lines():
+    """Check that no test leaves its lines set up: then those of the next tests are in another form."""
+    before = [*logging.getLogger("headrace").handlers]
+    yield
+    assert logging.getLogger("headrace").handlers == before, "the test has left its lines set up"
 
 
 @pytest.fixture(autouse=True)

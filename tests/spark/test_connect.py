@@ -33,7 +33,7 @@ STARTS_WITHIN = 240.0
 ENDS_WITHIN = 60.0
 SHIPPED = ["headrace-0-py3-none-any.whl", "code.zip"]
 
-ALL_IS_LARGE = "from headrace.spark import connect, tasks; connect.LARGE = tasks.ROWS_WORTH_A_SHUFFLE = 0"
+ALL_IS_LARGE = "from headrace.spark import connect; connect.LARGE = 0"
 FEW_TRIES = "from headrace.spark import connect_session; connect_session.TRIES = 4"
 
 CODE = """
@@ -216,7 +216,7 @@ def test_state_and_materializer_equal_local_run(tmp_path, server):
 
 
 def test_large_slices_equal_local_run(tmp_path, server, weather, monkeypatch):
-    """The rows are shuffled, the descriptions of tasks go through files, and tasks call a service."""
+    """The descriptions of tasks go through files, and tasks call a service."""
     monkeypatch.setenv("WEATHER_URL", weather)
     homes = [Home(tmp_path / name, FLIGHTS) for name in ("connect", "local")]
     for home in homes:

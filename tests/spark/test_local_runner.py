@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from headrace.spark import tasks as spark_tasks
 from tests.jobs.graphs import Program, job_of
 from tests.jobs.home import Home
 from tests.jobs.local_runs import HERE, IN_WORKERS, LocalRuns
@@ -20,16 +19,11 @@ GRAPHS = (5, 37)
 """Together they have union, connect, process and flat_map."""
 
 
-def test_runners_take_turns_on_one_job(home, new_home, run, monkeypatch):
-    def shuffled(home, **options):
-        with monkeypatch.context() as patched:
-            patched.setattr(spark_tasks, "ROWS_WORTH_A_SHUFFLE", 0)  # as if the slice were large
-            run(home, **options)
-
+def test_runners_take_turns_on_one_job(home, new_home, run):
     for at in (home, alone := new_home("alone")):
         write_days(at.input, DAYS)
         at.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
-    for runner in (run, LocalRuns(HERE), LocalRuns(IN_WORKERS), shuffled):
+    for runner in (run, LocalRuns(HERE), LocalRuns(IN_WORKERS), run):
         runner(home, parallelism=2, max_batches=1)
     LocalRuns()(alone, parallelism=3)
     assert_as_by_hand(home.config(), by_hand(map(purchases_of, DAYS)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.spark import tasks as spark_tasks
 from tests.jobs.flight_days import compare_with_raw_tables
 from tests.jobs.outcome import Outcome, assert_well_formed, checkpoints, outcome
 from tests.jobs.purchase_files import day_name, day_start, purchases_of, write_days, write_rows
@@ -31,11 +30,7 @@ def first_outcome() -> dict[str, Outcome]:
 
 
 @pytest.mark.parametrize(("files_per_batch", "parallelism", "backend"), CUTS)
-def test_any_slicing_of_purchases_gives_same_results(
-    home, run, first_outcome, files_per_batch, parallelism, backend, monkeypatch
-):
-    if files_per_batch == 2:
-        monkeypatch.setattr(spark_tasks, "ROWS_WORTH_A_SHUFFLE", 0)  # rows go through a shuffle, as large slices do
+def test_any_slicing_of_purchases_gives_same_results(home, run, first_outcome, files_per_batch, parallelism, backend):
     write_days(home.input, DAYS)
     home.configure({"sources": {"purchases": {"max_files_per_batch": files_per_batch}}})
     report = run(home, parallelism=parallelism, backend=backend)

@@ -14,7 +14,7 @@ from types import NoneType
 from typing import Annotated, Any, Generic, Self, TypeVar, get_args, get_origin
 
 from headrace.api.future import StateFuture
-from headrace.api.ttl import StateTtl
+from headrace.api.ttl import AnyTtl, declared_ttl
 from headrace.names import check_name
 
 Old = TypeVar("Old")
@@ -81,8 +81,8 @@ class State:
     """Base class of all kinds of state.
 
     `name` is stored with the state and must stay the same for the life of the job; it is an identifier, unique within
-    the function, else `ValueError`. Types are encoded as JSON by msgspec. Without `ttl`, state lives until it is
-    removed.
+    the function, else `ValueError`. Types are encoded as JSON by msgspec. Without `ttl`, and with `Lifetime.FOREVER`, state lives
+    until it is removed; a `timedelta` is short for `StateTtl(timedelta)`, and anything else a `TypeError`.
 
     The class attribute is only a declaration. The engine binds a live handle of the same kind to the function's
     instance. Do not change a value in place, neither one that you gave to the state nor one that it returned. A value
@@ -96,11 +96,11 @@ class State:
     Raises `RuntimeError` from every method that is called on the declaration, outside of a task.
     """
 
-    def __init__(self, name: str, ttl: StateTtl | None, migrate: Migrations = None) -> None:
+    def __init__(self, name: str, ttl: AnyTtl | None, migrate: Migrations = None) -> None:
         """Declare a state; subclasses add its types."""
         check_name(name)
         self.name = name
-        self.ttl = ttl
+        self.ttl = declared_ttl(ttl)
         self.migrations = ordered_migrations(migrate)
 
     def namespace(self, namespace: str, /) -> Self:  # noqa: ARG002 - the handle takes it
@@ -126,7 +126,7 @@ class ValueState(State, Generic[V]):
         name: str,
         type: type[V],  # noqa: A002
         *,
-        ttl: StateTtl | None = None,
+        ttl: AnyTtl | None = None,
         migrate: Migrations = None,
     ) -> None:
         """Declare a value state of type `type`; for the rest see `State`."""
@@ -189,7 +189,7 @@ class ListState(State, Generic[V]):
         name: str,
         type: type[V],  # noqa: A002
         *,
-        ttl: StateTtl | None = None,
+        ttl: AnyTtl | None = None,
         migrate: Migrations = None,
     ) -> None:
         """Declare a list state of elements of `type`; for the rest see `State`."""
@@ -243,7 +243,7 @@ class MapState(State, Generic[K, V]):
         key_type: type[K],
         type: type[V],  # noqa: A002
         *,
-        ttl: StateTtl | None = None,
+        ttl: AnyTtl | None = None,
         migrate: Migrations = None,
     ) -> None:
         """Declare a map state from keys of `key_type` to values of `type`; for the rest see `State`.
@@ -376,7 +376,7 @@ class ReducingState(State, Generic[V]):
         type: type[V],  # noqa: A002
         reduce: Callable[[V, V], V],
         *,
-        ttl: StateTtl | None = None,
+        ttl: AnyTtl | None = None,
         migrate: Migrations = None,
     ) -> None:
         """Declare a reducing state; for the rest see `State`.
@@ -459,7 +459,7 @@ class AggregatingState(State, Generic[In, Acc, Out]):
         name: str,
         function: AggregateFunction[In, Acc, Out],
         *,
-        ttl: StateTtl | None = None,
+        ttl: AnyTtl | None = None,
         migrate: Migrations = None,
     ) -> None:
         """Declare an aggregating state; for the rest see `State`. Raises `TypeError` unless `function` names its types."""

@@ -164,6 +164,16 @@ AnyTtl = timedelta | StateTtl | Lifetime
 """How long an operator keeps a record."""
 
 
+def declared_ttl(given: object) -> StateTtl | None:
+    """Return the TTL of a state that a function declares; None without one, and for `Lifetime.FOREVER`.
+
+    Raises `TypeError` for anything that is no `AnyTtl`, `ValueError` for a duration below 1 ms.
+    """
+    if given is None or isinstance(given, StateTtl):
+        return given
+    return _ttl(given, "ttl")
+
+
 def ttl_of(state_ttl: AnyTtl | None, *, kept: str, after: str) -> StateTtl | None:
     """Return the TTL of an operator's state; None for `Lifetime.FOREVER`.
 
@@ -217,13 +227,13 @@ def ttls_of_sides(state_ttl: AnyTtl | tuple[AnyTtl, AnyTtl]) -> tuple[StateTtl |
     return left, right
 
 
-def _ttl(given: object) -> StateTtl | None:
+def _ttl(given: object, argument: str = "state_ttl") -> StateTtl | None:
     if given is Lifetime.FOREVER:
         return None
     if isinstance(given, timedelta):
         return StateTtl(given)
     if not isinstance(given, StateTtl):
-        msg = f"state_ttl must be a timedelta, a StateTtl or Lifetime.FOREVER, not {given!r:.60}"
+        msg = f"{argument} must be a timedelta, a StateTtl or Lifetime.FOREVER, not {given!r:.60}"
         raise TypeError(msg)
     if given.visibility is not Visibility.NEVER_RETURN_EXPIRED:
         msg = "state_ttl: nothing uses a record that has expired, so `visibility` must be NEVER_RETURN_EXPIRED"

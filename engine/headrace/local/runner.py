@@ -16,9 +16,8 @@ from headrace.local.workers import Workers
 from headrace.plan.loader import plan_of
 from headrace.run.events import OnEvent
 from headrace.run.job_run import run_on
-from headrace.run.messages import KeyedTask, SourceTask, TaskReport
+from headrace.run.messages import KeyedTask, SourceTask, TaskReport, TransitFile
 from headrace.run.options import RunOptions, RunReport
-from headrace.run.rows import Takes
 from headrace.run.tasks import StageTasks
 from headrace.run.trace import NO_TRACE, Trace
 from headrace.storage.refusals import doing
@@ -78,10 +77,10 @@ class TasksHere:
         with doing(f"tasks of '{', '.join(dict.fromkeys(task.source for task in tasks))}'"):
             return self._tasks.sources(tasks)
 
-    def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
+    def keyed(self, task: KeyedTask, transit: Sequence[TransitFile]) -> list[TaskReport]:
         """Run a keyed stage where the sources ran."""
         with doing(f"tasks of '{plan_of(task.batch.code).keyed[task.stage].name}'"):
-            return self._tasks.keyed(task, takes, transit)
+            return self._tasks.keyed(task, transit)
 
 
 def _cores() -> int:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.run.messages import KeyedTask, SourceTask, TaskReport, encode_report
-from headrace.run.rows import Takes, read_transit, share_of
+from headrace.run.messages import KeyedTask, SourceTask, TaskReport, TransitFile, encode_report
 from headrace.run.tasks import checked, run_keyed_task, run_source_task, without_collector
 
 
 class LocalTasks:
-    """Implements `StageTasks`: the same code as in Spark, over the same files, without a shuffle service."""
+    """Implements `StageTasks`: the same code as in Spark, over the same files."""
 
     @staticmethod
     def start() -> None:
@@ -25,11 +24,8 @@ class LocalTasks:
             )
 
     @staticmethod
-    def keyed(task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
+    def keyed(task: KeyedTask, transit: Sequence[TransitFile]) -> list[TaskReport]:
         """Run the tasks of a keyed stage over the rows in transit; return their reports by task."""
         count, payload = task.batch.parallelism, encode_report(task)
-        rows = read_transit(transit, takes, task.batch.folder)
         with without_collector():
-            return checked(
-                (run_keyed_task(payload, index, share_of(rows, index, task.batch)) for index in range(count)), count
-            )
+            return checked((run_keyed_task(payload, index, transit) for index in range(count)), count)

@@ -17,7 +17,7 @@ from headrace import logs
 from headrace.errors import EngineBug, HeadraceError
 from headrace.local.workers import KeyedWork, Work, decode_work, encode_reply, read_frame, write_frame
 from headrace.run.messages import TaskReport
-from headrace.run.tasks import of_task, run_reading_task, run_source_task, without_collector
+from headrace.run.tasks import of_task, run_keyed_task, run_source_task, without_collector
 from headrace.storage.pandas import without_pandas
 from headrace.storage.refusals import doing
 
@@ -57,7 +57,7 @@ def answered(work: Work) -> TaskReport:
 
 def _run(work: Work) -> TaskReport:
     if isinstance(work, KeyedWork):
-        return run_reading_task(bytes(work.task), work.number, work.transit)
+        return run_keyed_task(bytes(work.task), work.number, work.transit)
     return run_source_task(bytes(work.task), work.number)
 
 

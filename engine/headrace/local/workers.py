@@ -19,8 +19,7 @@ import msgspec
 
 from headrace.errors import ClusterError
 from headrace.plan.loader import plan_of
-from headrace.run.messages import KeyedTask, SourceTask, TaskReport, encode_report
-from headrace.run.rows import Takes
+from headrace.run.messages import KeyedTask, SourceTask, TaskReport, TransitFile, encode_report
 from headrace.run.tasks import checked
 
 _LENGTH: Final = 4
@@ -41,7 +40,7 @@ class KeyedWork(msgspec.Struct, frozen=True, tag="keyed"):
     stage: str
     number: int
     task: msgspec.Raw
-    transit: tuple[str, ...]
+    transit: tuple[TransitFile, ...]
 
 
 Work = SourceWork | KeyedWork
@@ -87,7 +86,7 @@ class Workers:
         works = [SourceWork(task.source, at, msgspec.Raw(encode_report(task))) for at, task in enumerate(tasks)]
         return self._run(works)
 
-    def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:  # noqa: ARG002 - workers know them
+    def keyed(self, task: KeyedTask, transit: Sequence[TransitFile]) -> list[TaskReport]:
         """Run a keyed stage in worker processes."""
         payload, stage = msgspec.Raw(encode_report(task)), plan_of(task.batch.code).keyed[task.stage].name
         return self._run([KeyedWork(stage, at, payload, tuple(transit)) for at in range(task.batch.parallelism)])

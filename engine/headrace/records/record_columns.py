@@ -12,11 +12,10 @@ import msgspec
 import pyarrow as pa
 
 from headrace.records.column_kinds.kind import ScalarKind
-from headrace.records.column_kinds.scalars import spark_ddl
 from headrace.records.column_types import Column, columns_of, root_column
 from headrace.records.value_arrays import UnfitRecord, to_array
 
-__all__ = ["UnfitRecord", "build_records", "from_struct_array", "spark_ddl", "struct_type", "to_struct_array"]
+__all__ = ["UnfitRecord", "build_records", "from_struct_array", "struct_type", "to_struct_array"]
 
 
 _AT_ONCE = 4096

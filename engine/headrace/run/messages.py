@@ -105,10 +105,6 @@ class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
 
     batch: BatchSettings
     stage: int
-    rows: int = 0
-    """Number of rows in transit to the operator, for all tasks together."""
-    transit_bytes: int = 0
-    """Size of the files in transit."""
     watermark: int | None
     watermarks: list[tuple[int, int]]
     processing_time: int
@@ -135,6 +131,16 @@ class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
     """File whose existence tells tasks to stop."""
 
 
+class TransitFile(msgspec.Struct, frozen=True, kw_only=True):
+    """File of rows in transit to a keyed stage: one part for each of its tasks, in the order of the tasks."""
+
+    path: str
+    ends: list[int]
+    """Byte behind the part of each task."""
+    rows: list[int]
+    """Number of rows of each task."""
+
+
 class TaskTrace(msgspec.Struct, kw_only=True):
     """Times of a task, for the trace of its run."""
 
@@ -151,12 +157,8 @@ class TaskReport(msgspec.Struct, kw_only=True):
 
     task: int = 0
     state_files: dict[str, list[StagedFile]] = {}
-    transit: dict[str, list[str]] = {}
+    transit: dict[str, list[TransitFile]] = {}
     """Staged files of records, by the stage that reads them."""
-    transit_rows: dict[str, int] = {}
-    """Number of records in these files, by stage."""
-    transit_bytes: dict[str, int] = {}
-    """Size of these files, by stage."""
     broadcast: dict[str, list[str]] = {}
     """Staged files that all tasks of a stage read, by stage."""
     calls: dict[str, list[str]] = {}

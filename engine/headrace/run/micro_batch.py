@@ -306,7 +306,7 @@ class MicroBatch:
         ]
 
     def _run_keyed(self, stage: KeyedStage, result: BatchResult) -> None:
-        rows = result.transit_rows[stage.name]
+        rows = sum(sum(file.rows) for file in result.transit.get(stage.name, ()))
         watched = self._watch.stage(self._shared.checkpoint_id, keyed_stage(stage.number), stage.name, rows)
         with result.timed(stage.name), watched, self._trace.span("stage", stage=stage.name, rows=rows):
             reports = self._keyed(stage, result)
@@ -321,8 +321,6 @@ class MicroBatch:
         task = KeyedTask(
             batch=self._shared,
             stage=stage.number,
-            rows=result.transit_rows[name],
-            transit_bytes=result.transit_bytes[name],
             watermark=parent.watermark_of(name) if parent.timeline_of(name) else timeline.seen,
             watermarks=timeline.watermarks,
             processing_time=self._processing_time,
@@ -340,7 +338,7 @@ class MicroBatch:
             stop_at=self._stop_at,
             stop_file=stop_file(self._shared.attempt_id),
         )
-        return self._tasks.keyed(task, stage.takes, result.transit.get(name, ()))
+        return self._tasks.keyed(task, result.transit.get(name, ()))
 
 
 def _shares(files: Sequence[InputFile], count: int) -> list[list[InputFile]]:

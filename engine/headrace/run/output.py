@@ -23,8 +23,9 @@ from headrace.records.keys import key_reader
 from headrace.records.source_columns import EventTimeLimit
 from headrace.records.value_arrays import UnfitRecord
 from headrace.run.messages import BatchSettings, TaskReport, TaskTrace
-from headrace.run.rows import ColumnarRows, Outlet, Rows, as_records, transit_table
+from headrace.run.rows import ColumnarRows, Outlet, Rows, as_records
 from headrace.run.transforms import called, failed, refusing_unfit
+from headrace.run.transit import transit_table, write_transit
 from headrace.sinks.sink import OutputFile
 from headrace.sinks.staged_rows import StagedRows
 from headrace.state.backend import EntryChange
@@ -32,6 +33,7 @@ from headrace.state.broadcast import BROADCAST_KEY
 from headrace.state.codec import encode
 from headrace.state.key_columns import key_json_column
 from headrace.storage.files import ParquetLayout
+from headrace.storage.storage import Storage
 from headrace.tables.changelog import Changelog, KeyedState, QuarantineRow, parts, stage_state
 from headrace.tables.schemas import KEYED_STATE, QUARANTINE
 
@@ -104,23 +106,26 @@ class TaskOutput:
 
     def transit(self, stage_name: str, table: pa.Table, *, is_broadcast: bool) -> None:
         """Stage rows, at least one, for the tasks of a keyed stage."""
-        folder = self._batch.folder.below(transit_folder(self._batch.attempt_id))
-        name = self._file_name()
-        staged = folder.stage(name, table, layout=_TRANSIT_LAYOUT, survives=False)
         if is_broadcast:
-            self.report.broadcast.setdefault(stage_name, []).append(folder.within(name))
+            self.report.broadcast.setdefault(stage_name, []).append(self._for_all(table))
             return
-        self.report.transit.setdefault(stage_name, []).append(folder.within(name))
-        self.report.transit_rows[stage_name] = self.report.transit_rows.get(stage_name, 0) + table.num_rows
-        self.report.transit_bytes[stage_name] = self.report.transit_bytes.get(stage_name, 0) + staged.size
+        file = write_transit(self._transit, f"{self._name()}.arrows", table, self._batch)
+        self.report.transit.setdefault(stage_name, []).append(file)
 
     def for_calls(self, wait: str, table: pa.Table) -> None:
         """Stage rows, at least one, for a later task that makes the calls of an async wait."""
-        folder = self._batch.folder.below(transit_folder(self._batch.attempt_id))
-        name = self._file_name()
-        folder.stage(name, table, layout=_TRANSIT_LAYOUT, survives=False)
-        self.report.calls.setdefault(wait, []).append(folder.within(name))
+        self.report.calls.setdefault(wait, []).append(self._for_all(table))
         self.report.calls_rows += table.num_rows
+
+    @property
+    def _transit(self) -> Storage:
+        return self._batch.folder.below(transit_folder(self._batch.attempt_id))
+
+    def _for_all(self, table: pa.Table) -> str:
+        """Stage rows that whole tasks read; return the path of their file."""
+        name = self._file_name()
+        self._transit.stage(name, table, layout=_WHOLE_LAYOUT, survives=False)
+        return self._transit.within(name)
 
     def append_table(self, sink: str, rows: pa.Table) -> None:
         """Stage rows, at least one, with the columns of an append-only sink.
@@ -167,7 +172,10 @@ class TaskOutput:
             self.count(rows_out=sum(file.rows for file in files))
 
     def _file_name(self) -> str:
-        return f"{self._prefix}-{clock.unique_id()[:12]}.parquet"
+        return f"{self._name()}.parquet"
+
+    def _name(self) -> str:
+        return f"{self._prefix}-{clock.unique_id()[:12]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,4 +303,4 @@ def _columnar(rows: Rows, record: type[msgspec.Struct], maker: str) -> ColumnarR
         return ColumnarRows.of(rows, record)
 
 
-_TRANSIT_LAYOUT = ParquetLayout("lz4", dictionary=(), statistics=False)
+_WHOLE_LAYOUT = ParquetLayout("lz4", dictionary=(), statistics=False)

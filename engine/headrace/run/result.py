@@ -34,7 +34,7 @@ from headrace.records.watermarks import (
     latest_by_bucket,
     watermarks_of_timeline,
 )
-from headrace.run.messages import TaskReport
+from headrace.run.messages import TaskReport, TransitFile
 from headrace.sinks.sink import OutputFile
 from headrace.sources.position import NO_FACTS, SourceFacts
 from headrace.sources.slices import Slice, TimelineSlice
@@ -114,9 +114,7 @@ class BatchResult:
 
     files: dict[str, list[StagedFile]] = field(default_factory=dict)
     outputs: dict[str, list[OutputFile]] = field(default_factory=dict)
-    transit: dict[str, list[str]] = field(default_factory=dict)
-    transit_rows: Counter[str] = field(default_factory=Counter)
-    transit_bytes: Counter[str] = field(default_factory=Counter)
+    transit: dict[str, list[TransitFile]] = field(default_factory=dict)
     broadcast: dict[str, list[str]] = field(default_factory=dict)
     local_copies: dict[str, dict[str, str]] = field(default_factory=dict)
     timers_fired: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -150,8 +148,6 @@ class BatchResult:
             _extend(self.files, report.state_files)
             _extend(self.outputs, report.outputs)
             _extend(self.transit, report.transit)
-            self.transit_rows.update(report.transit_rows)
-            self.transit_bytes.update(report.transit_bytes)
             _extend(self.broadcast, report.broadcast)
             _keep_earliest(self.cuts, report.cuts)
             _keep_earliest(self.blocks, report.blocks)

@@ -1,13 +1,11 @@
-"""Rows of a stream between tasks: as columns, in transit, and each task's share of them.
+"""Rows of a stream in a task: as columns, or as records where user code has made them.
 
-Records of a stream stay columns in a task. They become objects only where user code runs on them. In transit between
-two stages, rows have columns of their records' own types, and their places in the order. A keyed task reads its share
-from the files in transit: the rows of its key groups, in arrival order, as Spark's shuffle has them.
+Records of a stream stay columns in a task. They become objects only where user code runs on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -19,9 +17,7 @@ import pyarrow.parquet as pq
 from headrace.api.records import RowKind
 from headrace.execution.element import Element, Emitted, make_element, make_emitted
 from headrace.records.columns import sink_columns
-from headrace.records.record_columns import from_struct_array, spark_ddl, struct_type, to_struct_array
-from headrace.run.messages import BatchSettings
-from headrace.state.key_groups import key_group, key_group_range
+from headrace.records.record_columns import from_struct_array, struct_type, to_struct_array
 from headrace.storage.storage import Storage
 
 
@@ -128,51 +124,15 @@ Takes = tuple[type, ...]
 ROWS_AT_ONCE: Final = 20_000
 """Number of rows that a task turns into records at once, like `spark.sql.execution.arrow.maxRecordsPerBatch` in the profiles."""
 
-_PLACE = (
+_STAGED = (
     pa.field("order", pa.binary()),
     pa.field("timestamp", pa.int64()),
     pa.field("kind", pa.int32()),
-    pa.field("key_group", pa.int32()),
-    pa.field("key", pa.binary()),
-    pa.field("input", pa.int32()),
 )
-_PLACE_DDL = "`order` binary, timestamp long, kind int, key_group int, key binary, input int"
 
 
 def _staged_schema(record: type[msgspec.Struct]) -> pa.Schema:
-    return pa.schema([*_PLACE[:3], pa.field("record", struct_type(record))])
-
-
-def transit_schema(takes: Takes) -> pa.Schema:
-    """Return the columns that a stage reads: places, keys, and a struct for each of its inputs, of which one is not null."""
-    structs = (pa.field(f"in{number}", struct_type(record)) for number, record in enumerate(takes))
-    return pa.schema([*_PLACE, *structs])
-
-
-def transit_ddl(takes: Takes) -> str:
-    """Return `transit_schema` in Spark's notation."""
-    structs = (f"in{number} {spark_ddl(struct_type(record))}" for number, record in enumerate(takes))
-    return ", ".join([_PLACE_DDL, *structs])
-
-
-def transit_table(
-    takes: Takes, number: int, rows: ColumnarRows, keys: pa.BinaryArray, max_parallelism: int
-) -> pa.Table:
-    """Return records for input `number` of a stage as a table."""
-    count = len(rows)
-    groups = key_groups(keys, max_parallelism)
-    places = [rows.orders, rows.timestamps, rows.kinds, groups, keys, pa.repeat(pa.scalar(number, pa.int32()), count)]
-    structs = [
-        rows.columns if at == number else pa.nulls(count, struct_type(record)) for at, record in enumerate(takes)
-    ]
-    return pa.Table.from_arrays([*places, *structs], schema=transit_schema(takes))
-
-
-def key_groups(keys: pa.BinaryArray, max_parallelism: int) -> pa.Int32Array:
-    """Return the key group of each key. Hashes each distinct key once."""
-    encoded = keys.dictionary_encode()
-    groups = pa.array([key_group(key, max_parallelism) for key in encoded.dictionary.to_pylist()], pa.int32())
-    return groups.take(encoded.indices)
+    return pa.schema([*_STAGED, pa.field("record", struct_type(record))])
 
 
 def elements_of(batch: pa.RecordBatch, takes: Takes) -> list[Element]:
@@ -193,25 +153,3 @@ def handed_on(file: Storage) -> pa.Table:
     What it raises is raw: Spark repeats a task that could not read, and no task repeats one that reports an error of Headrace.
     """
     return pq.ParquetFile(file.open()).read()
-
-
-def read_transit(paths: Sequence[str], takes: Takes, storage: Storage) -> pa.Table:
-    """Return all rows of files in transit to a keyed stage, unordered."""
-    schema = transit_schema(takes)
-    tables = [handed_on(storage.at(path)).cast(schema) for path in paths]
-    return pa.concat_tables(tables) if tables else schema.empty_table()
-
-
-def share_of(rows: pa.Table, index: int, batch: BatchSettings) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of task `index`, sorted, in batches."""
-    groups = key_group_range(index, batch.max_parallelism, batch.parallelism)
-    column = rows["key_group"]
-    share = rows.filter(pc.and_(pc.greater_equal(column, groups.first), pc.less_equal(column, groups.last)))
-    share = share.combine_chunks()  # sorts one chunk in half of the time
-    ordered = share if _is_sorted(share["order"].combine_chunks()) else share.sort_by("order")
-    yield from ordered.to_batches(max_chunksize=ROWS_AT_ONCE)
-
-
-def _is_sorted(orders: pa.Array) -> bool:
-    """Return whether orders ascend already, as those of one source task do: to look is far cheaper than to sort rows."""
-    return len(orders) < 2 or pc.all(pc.less_equal(orders[:-1], orders[1:])).as_py()  # noqa: PLR2004

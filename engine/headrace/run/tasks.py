@@ -12,15 +12,14 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 import msgspec
-import pyarrow as pa
 
 from headrace import clock, logs
 from headrace.errors import EngineBug, HeadraceError, UserFunctionError
 from headrace.interrupts import is_interrupt
 from headrace.names import counted
 from headrace.plan.loader import plan_of
-from headrace.run.messages import KeyedTask, SourceTask, TaskReport
-from headrace.run.rows import Takes, read_transit, share_of
+from headrace.run.messages import KeyedTask, SourceTask, TaskReport, TransitFile
+from headrace.run.transit import read_share
 
 _Task = TypeVar("_Task", SourceTask, KeyedTask)
 
@@ -43,7 +42,7 @@ class StageTasks(Protocol):
         """Run tasks that read sources."""
         ...
 
-    def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
+    def keyed(self, task: KeyedTask, transit: Sequence[TransitFile]) -> list[TaskReport]:
         """Run a keyed stage over the files in `transit`: a task for each share of the key groups, even without files."""
         ...
 
@@ -90,21 +89,14 @@ def run_idle_task(payload: bytes, number: int) -> TaskReport:
     return _guarded(load, number)
 
 
-def run_keyed_task(payload: bytes, index: int, batches: Iterable[pa.RecordBatch]) -> TaskReport:
-    """Run a keyed stage over the batches of one task; an error of Headrace is in the report."""
-    from headrace.run.keyed_stage import run_keyed
-
-    return _guarded(lambda: run_keyed(_decoded(payload, KeyedTask), index, batches), index)
-
-
-def run_reading_task(payload: bytes, index: int, transit: Sequence[str]) -> TaskReport:
-    """Run a keyed stage over the rows of one task, which reads the files in transit itself; an error of Headrace is in the report."""
+def run_keyed_task(payload: bytes, index: int, transit: Sequence[TransitFile]) -> TaskReport:
+    """Run a keyed stage over the share of one task; an error of Headrace is in the report."""
     from headrace.run.keyed_stage import run_keyed
 
     def run() -> TaskReport:
         task = _decoded(payload, KeyedTask)
-        rows = read_transit(transit, plan_of(task.batch.code).keyed[task.stage].takes, task.batch.folder)
-        return run_keyed(task, index, share_of(rows, index, task.batch))
+        takes = plan_of(task.batch.code).keyed[task.stage].takes
+        return run_keyed(task, index, read_share(transit, index, takes, task.batch.folder))
 
     return _guarded(run, index)
 

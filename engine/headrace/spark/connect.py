@@ -20,10 +20,9 @@ from headrace.plan.loader import plan_of
 from headrace.plan.stages import Plan
 from headrace.run.events import OnEvent
 from headrace.run.job_run import run_on
-from headrace.run.messages import BatchSettings, KeyedTask, SourceTask, TaskReport, encode_report
+from headrace.run.messages import BatchSettings, KeyedTask, SourceTask, TaskReport, TransitFile, encode_report
 from headrace.run.options import Event, RunOptions, RunReport
 from headrace.run.output import transit_folder
-from headrace.run.rows import Takes
 from headrace.run.trace import NO_TRACE, Trace
 from headrace.spark.connect_session import CLIENT_ERRORS, close, connect_errors, opened
 from headrace.spark.runner import not_allowed
@@ -32,12 +31,9 @@ from headrace.spark.tasks import (
     NumberedTask,
     Parts,
     decoded,
-    described_reading_task,
+    described_keyed_task,
     inline_parts,
-    is_small,
-    keyed_partition,
     numbered_partition,
-    shuffled_rows,
     source_task,
     stored_parts,
     tasks_of,
@@ -95,16 +91,11 @@ class ConnectTasks:
         with self._translated(", ".join(dict.fromkeys(task.source for task in tasks))):
             return self._numbered(source_task, parts, len(tasks), tasks[0].batch)
 
-    def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
+    def keyed(self, task: KeyedTask, transit: Sequence[TransitFile]) -> list[TaskReport]:
         """Run a keyed stage as a query."""
-        count, parts = task.batch.parallelism, [encode_report(task)]
+        parts = [encode_report(task), transit_part(transit)]
         with self._translated(plan_of(task.batch.code).keyed[task.stage].name):
-            if is_small(task, transit):
-                parts.append(transit_part(transit))
-                return self._numbered(described_reading_task, parts, count, task.batch)
-            rows = shuffled_rows(self._session(), task, takes, transit)  # type: ignore[arg-type]  # both have what it calls
-            with _described(parts, task.batch) as described:
-                return self._reports(rows.mapInArrow(keyed_partition(described), REPORT_DDL), count)
+            return self._numbered(described_keyed_task, parts, task.batch.parallelism, task.batch)
 
     def close(self) -> None:
         """End the session, if it is open."""

@@ -16,9 +16,8 @@ from headrace.errors import SparkNeededError
 from headrace.plan.stages import Plan
 from headrace.run.events import OnEvent
 from headrace.run.job_run import run_on
-from headrace.run.messages import KeyedTask, SourceTask, TaskReport
+from headrace.run.messages import KeyedTask, SourceTask, TaskReport, TransitFile
 from headrace.run.options import Event, RunOptions, RunReport
-from headrace.run.rows import Takes
 from headrace.run.trace import NO_TRACE, Trace
 from headrace.sinks.sink import SparkRows, SparkWriters
 from headrace.sources.kafka.landed import Topic
@@ -57,9 +56,9 @@ class SparkOnDemand:
         """Run tasks of sources on Spark."""
         return self._tasks().sources(tasks)
 
-    def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
+    def keyed(self, task: KeyedTask, transit: Sequence[TransitFile]) -> list[TaskReport]:
         """Run a keyed stage on Spark."""
-        return self._tasks().keyed(task, takes, transit)
+        return self._tasks().keyed(task, transit)
 
     @property
     def writers(self) -> SparkWriters:

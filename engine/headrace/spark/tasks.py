@@ -17,23 +17,14 @@ import pyarrow as pa
 
 from headrace import logs
 from headrace.plan.loader import plan_of
-from headrace.run.messages import KeyedTask, SourceTask, TaskReport, decode_report, encode_report
-from headrace.run.rows import Takes, transit_ddl
-from headrace.run.tasks import (
-    checked,
-    in_reused_worker,
-    run_idle_task,
-    run_keyed_task,
-    run_reading_task,
-    run_source_task,
-)
+from headrace.run.messages import KeyedTask, SourceTask, TaskReport, TransitFile, decode_report, encode_report
+from headrace.run.tasks import checked, in_reused_worker, run_idle_task, run_keyed_task, run_source_task
 from headrace.storage.pandas import without_pandas
 from headrace.storage.refusals import doing
 from headrace.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import DataFrame, SparkSession
 
 NumberedTask = Callable[[int], bytes]
 
@@ -52,20 +43,24 @@ def source_task(payloads: Sequence[bytes]) -> NumberedTask:
     return lambda number: _encoded(lambda: run(number))
 
 
-def reading_task(payload: bytes, transit: Sequence[str]) -> NumberedTask:
+def keyed_task(payload: bytes, transit: Sequence[TransitFile]) -> NumberedTask:
     """Return a function that runs the keyed task with the given number. The task reads its rows itself."""
-    return lambda number: _encoded(lambda: run_reading_task(payload, number, transit))
+    return lambda number: _encoded(lambda: run_keyed_task(payload, number, transit))
 
 
-def transit_part(transit: Sequence[str]) -> bytes:
+class _InTransit(msgspec.Struct):
+    transit: Sequence[TransitFile]
+
+
+def transit_part(transit: Sequence[TransitFile]) -> bytes:
     """Return the files in transit as the second part of a description, behind the task."""
-    return msgspec.json.encode({"transit": transit})
+    return msgspec.json.encode(_InTransit(transit))
 
 
-def described_reading_task(parts: Sequence[bytes]) -> NumberedTask:
-    """Return `reading_task` of a task and its `transit_part`."""
+def described_keyed_task(parts: Sequence[bytes]) -> NumberedTask:
+    """Return `keyed_task` of a task and its `transit_part`."""
     payload, transit = parts
-    return reading_task(payload, msgspec.json.decode(transit)["transit"])
+    return keyed_task(payload, msgspec.json.decode(transit, type=_InTransit).transit)
 
 
 def _encoded(task: Callable[[], TaskReport]) -> bytes:
@@ -99,34 +94,6 @@ def numbered_partition(task_of: Callable[[Sequence[bytes]], NumberedTask], parts
     return run
 
 
-def keyed_partition(parts: Parts) -> Partition:
-    """Return a function that runs a keyed stage over the rows of the partition; its number is the task's."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None  # noqa: S101 - Spark runs this in a task
-        (payload,) = parts()
-        logs.set_up_worker()
-        with in_reused_worker():
-            report = run_keyed_task(payload, context.partitionId(), batches)
-        yield _as_batch(encode_report(report))
-
-    return run
-
-
-def transit_partition(storage: Storage) -> Partition:
-    """Return a function that reads the transit files whose paths are the partition's rows."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for path in batch["path"].to_pylist():
-                yield from storage.at(path).parquet().to_batches()
-
-    return run
-
-
 def _as_batch(report: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], names=["report"])
 
@@ -153,19 +120,6 @@ def stored_parts(parts: Sequence[bytes], folder: Storage, file: str) -> Parts:
         return [msgspec.json.encode({**part, **own}) for part in rest]
 
     return read
-
-
-ROWS_WORTH_A_SHUFFLE: Final = 4_000_000
-"""Up to this number of rows that all tasks of a stage read together, each task reads all files in transit and keeps its share.
-
-Spark's shuffle takes 0.09 s for one row, and more CPU than reading all of them in each of a few tasks, which is 0.15 us a row.
-"""
-
-BYTES_WORTH_A_SHUFFLE: Final = 64_000_000
-"""The same for the size of the files in transit: a task has all their rows in memory."""
-
-FILES_WORTH_A_SHUFFLE: Final = 64
-"""The same for files that all tasks open together: each is a request on an object store."""
 
 
 @dataclass(slots=True)
@@ -195,20 +149,10 @@ class SparkTasks:
             return 0
         return min(task.batch.parallelism, self.context.defaultParallelism)
 
-    def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
+    def keyed(self, task: KeyedTask, transit: Sequence[TransitFile]) -> list[TaskReport]:
         """Run a keyed stage as a Spark job."""
         with self._translated(plan_of(task.batch.code).keyed[task.stage].name):
-            return self._keyed(task, takes, transit)
-
-    def _keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
-        from headrace.spark.session import session_on
-
-        count = task.batch.parallelism
-        if is_small(task, transit):  # also without rows: timers may be due
-            return self._numbered(reading_task(encode_report(task), transit), count)
-        rows = shuffled_rows(session_on(self.context), task, takes, transit)
-        reports = rows.mapInArrow(keyed_partition(inline_parts([encode_report(task)])), REPORT_DDL).collect()
-        return decoded((bytes(row.report) for row in reports), count)
+            return self._numbered(keyed_task(encode_report(task), transit), task.batch.parallelism)
 
     def _numbered(self, task: NumberedTask, count: int) -> list[TaskReport]:
         """Run `task` for the numbers below `count`, as a job of Spark's core: its first SQL job takes 4 s more, and later ones 40 ms."""
@@ -234,36 +178,6 @@ def tasks_of(stage: str) -> AbstractContextManager[None]:
     return doing(f"tasks of '{stage}'")
 
 
-def shuffled_rows(spark: SparkSession, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> DataFrame:
-    """Return the rows in transit: those of each task in the partition of its number, in arrival order."""
-    count = task.batch.parallelism
-    owner = f"cast(key_group * {count} div {task.batch.max_parallelism} as int)"
-    rows = _read(spark, task, takes, transit).selectExpr("*", f"{owner} as task").repartitionById(count, "task")
-    return rows.drop("task").sortWithinPartitions("order")
-
-
-def _read(spark: SparkSession, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> DataFrame:
-    ddl = transit_ddl(takes)
-    if task.batch.folder.is_on_local_disk:
-        return spark.read.schema(ddl).parquet(*transit)
-    # Executors read from the object store with Headrace's client, so Spark needs no S3 client.
-    paths = spark.createDataFrame([(path,) for path in transit], "path string")
-    spread = paths.repartition(min(len(transit), task.batch.parallelism))
-    return spread.mapInArrow(transit_partition(task.batch.folder), ddl)
-
-
 def decoded(reports: Iterable[bytes], expected: int) -> list[TaskReport]:
     """Return the reports of `expected` tasks in their order. Raises the error that a task reported."""
     return checked(map(decode_report, reports), expected)
-
-
-def is_small(task: KeyedTask, transit: Sequence[str]) -> bool:
-    """Return whether each task should read all rows in transit, and keep its share: always where Spark gives no rows to tasks by number (4.0)."""
-    from pyspark.sql import DataFrame
-
-    count = task.batch.parallelism
-    return not hasattr(DataFrame, "repartitionById") or (
-        count * task.rows <= ROWS_WORTH_A_SHUFFLE
-        and task.transit_bytes <= BYTES_WORTH_A_SHUFFLE
-        and count * len(transit) <= FILES_WORTH_A_SHUFFLE
-    )

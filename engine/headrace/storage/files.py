@@ -277,20 +277,29 @@ class Files(msgspec.Struct, frozen=True):
         Raises `StorageError` when the file system refuses (full, read-only, gone). A half-written file is removed if possible; if
         not, it does no harm, since no commit names it.
         """
+
+        def write(store: fs.FileSystem, path: str) -> int:
+            layout.write(table, path, store)
+            return int(store.get_file_info(path).size)
+
+        size = self.put(name, write, survives=survives)
+        minimum, maximum = _range(table)
+        return StagedFile(name, table.num_rows, size, minimum, maximum)
+
+    def put(self, name: str, write: Callable[[fs.FileSystem, str], Content], *, survives: bool) -> Content:
+        """Let `write` write a file, as `stage` does; return what it returns."""
         store, path = self.file_system(name)
         try:
             if self.is_on_local_disk:
                 make_folder(str(Path(path).parent))
-            layout.write(table, path, store)
-            size = store.get_file_info(path).size
+            content = write(store, path)
             if survives:
                 self.sync([name])
         except OSError as error:
             _remove(store, path)
             msg = f"could not write {path}: {error}. Nothing was committed; {storage_advice(error)}."
             raise StorageError(msg) from error
-        minimum, maximum = _range(table)
-        return StagedFile(name, table.num_rows, size, minimum, maximum)
+        return content
 
     def sync(self, paths: Iterable[str]) -> None:
         """Make files survive a power failure: their content, and their names in their folders.

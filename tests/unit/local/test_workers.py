@@ -24,7 +24,7 @@ from headrace.local.worker import answered
 from headrace.local.workers import KeyedWork, SourceWork, Workers
 from headrace.records.columns import sink_schema, to_columns
 from headrace.run.job_run import run_on
-from headrace.run.messages import encode_report
+from headrace.run.messages import TransitFile, encode_report
 from headrace.run.options import RunOptions
 from tests.jobs.graphs import Event, Program, job_of
 from tests.jobs.home import Home
@@ -155,16 +155,16 @@ def keyed_work(home, transit):
     seen = []
 
     class Noted(LocalTasks):
-        def keyed(self, task, takes, files):
+        def keyed(self, task, files):
             seen.append(task)
-            return LocalTasks.keyed(task, takes, files)
+            return LocalTasks.keyed(task, files)
 
     run_on(Noted(), home.config(), RunOptions(run_id="noted"), lambda _: None)
     return KeyedWork("customers", 1, msgspec.Raw(encode_report(seen[0])), transit)
 
 
 def test_storage_error_is_in_the_report(home):
-    report = answered(keyed_work(home, (str(home.folder / "gone.parquet"),)))
+    report = answered(keyed_work(home, (TransitFile(path=str(home.folder / "gone.arrows"), ends=[0, 8], rows=[0, 1]),)))
     assert (report.task, report.error_class) == (1, StorageError.__name__)
     assert "storage refused tasks of 'customers'" in report.error
 

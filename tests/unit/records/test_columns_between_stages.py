@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace import Struct, Timestamp
 from headrace.errors import ConfigError
-from headrace.records.record_columns import from_struct_array, spark_ddl, struct_type, to_struct_array
+from headrace.records.record_columns import from_struct_array, struct_type, to_struct_array
 from headrace.records.value_arrays import UnfitRecord
 
 
@@ -199,15 +199,6 @@ def test_integers_in_float_fields_become_floats():
 def test_enum_text_is_taken_as_the_member():
     (result,) = from_struct_array(to_struct_array([msgspec.structs.replace(ROW, colour="blue")], Row), Row)
     assert result.colour is Colour.BLUE
-
-
-def test_struct_types_are_written_as_ddl():
-    assert spark_ddl(struct_type(Row)) == (
-        "struct<`n`: bigint, `share`: double, `text`: string, `at`: bigint, `colour`: string, `kind`: string, "
-        "`inner`: struct<`n`: bigint, `at`: bigint>, `inners`: array<struct<`n`: bigint, `at`: bigint>>, "
-        "`prices`: map<string, double>, `data`: binary>"
-    )
-    assert spark_ddl(pa.struct([("a`b", pa.bool_()), ("c", pa.binary())])) == "struct<`a``b`: boolean, `c`: binary>"
 
 
 def test_record_without_fields_is_refused():

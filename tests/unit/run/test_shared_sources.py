@@ -22,7 +22,7 @@ from headrace import (
 from headrace.errors import UserFunctionError
 from headrace.operators import Count, Sum, Tumbling
 from headrace.plan.stages import Plan
-from headrace.run import rows
+from headrace.run import transit
 from headrace.testing import PipelineHarness
 from tests.unit.support.fuzzing import examples
 
@@ -53,7 +53,7 @@ class Silent(AsyncFunction[Order, Order]):
 def silent_service(monkeypatch):
     """Let the service be silent, and tasks look for the stop sign after few records."""
     monkeypatch.setattr(Silent, "is_silent", True)
-    monkeypatch.setattr(rows, "ROWS_AT_ONCE", 8)
+    monkeypatch.setattr(transit, "ROWS_AT_ONCE", 8)
 
 
 def asked(stream, name="ask", mode=OutputMode.ORDERED, **options):

@@ -102,9 +102,6 @@ class ScalarKind(ColumnKind):
     annotation: Any
     """Annotation by which msgspec checks values of records; None where it would accept others, too."""
 
-    ddl: str
-    """Name of the type in Spark's DDL."""
-
     contentless: Any
     """Value of a required field that a row need not have."""
 

@@ -40,7 +40,7 @@ class Integer(ScalarKind):
     type = sink_type = through = pa.int64()
     python = int
     annotation: Any = int
-    ddl, contentless = "bigint", 0
+    contentless = 0
     parse = staticmethod(parsed_number)
     notation: ValueNotation = "number"
 
@@ -59,10 +59,9 @@ class SizedInteger(Integer):
 
     annotation: Any = None  # msgspec would take larger numbers
 
-    def __init__(self, bits: int, ddl: str) -> None:
-        """Take the number of bits, and the type's name in Spark's DDL."""
+    def __init__(self, bits: int) -> None:
+        """Take the number of bits."""
         self.type = self.sink_type = self.through = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[bits]
-        self.ddl = ddl
         self._bits = bits
         self._range = range(-(1 << bits - 1), 1 << bits - 1)
 
@@ -87,7 +86,7 @@ class Float(ScalarKind):
     type = sink_type = through = pa.float64()
     python = float
     annotation: Any = float
-    ddl, contentless = "double", 0.0
+    contentless = 0.0
     parse = staticmethod(parsed_float)
     notation = "number"
     can_be_map_key = False
@@ -154,7 +153,6 @@ class Float32(Float):
 
     type = sink_type = through = pa.float32()
     annotation: Any = None  # msgspec would take larger numbers
-    ddl = "float"
 
     def __str__(self) -> str:
         """Return what an error calls such a number."""
@@ -210,7 +208,6 @@ class DecimalNumber(ScalarKind):
         """Take the number of all digits, and of those behind the point."""
         self.precision, self.scale = precision, scale
         self.type = self.sink_type = self.through = pa.decimal128(precision, scale)
-        self.ddl = f"decimal({precision},{scale})"
         self._last_place = Decimal(1).scaleb(-scale)
         self.contentless = Decimal(0)
 
@@ -286,7 +283,7 @@ class Truth(ScalarKind):
 
     type = sink_type = through = pa.bool_()
     python = annotation = bool
-    ddl, contentless = "boolean", False
+    contentless = False
     parse = staticmethod(parsed_truth)
     notation = "truth"
     can_be_map_key = False
@@ -301,9 +298,9 @@ class Truth(ScalarKind):
 
 
 WIDTHS: Final[Mapping[str, ScalarKind]] = {
-    "int8": SizedInteger(8, "tinyint"),
-    "int16": SizedInteger(16, "smallint"),
-    "int32": SizedInteger(32, "int"),
-    "int64": SizedInteger(64, "bigint"),
+    "int8": SizedInteger(8),
+    "int16": SizedInteger(16),
+    "int32": SizedInteger(32),
+    "int64": SizedInteger(64),
 }
 """Kinds of whole numbers by the marks of their annotations."""

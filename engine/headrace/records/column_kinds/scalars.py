@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import pyarrow as pa
 from msgspec import inspect
 
 from headrace.api.records import DIGITS, JSON, MARK
@@ -40,8 +39,6 @@ SCALARS: Final[Mapping[type[inspect.Type], ScalarKind]] = {
 MARKED: Final[Mapping[str, ScalarKind]] = {**WIDTHS, **TIMES, "float32": Float32(), JSON: Json()}
 """Kinds of single values by the marks of their annotations."""
 
-_DDL: Final = {kind.type: kind.ddl for kind in (*SCALARS.values(), *MARKED.values())}
-
 
 def scalar_kind(info: inspect.Type) -> ScalarKind | None:
     """Return the kind of single values for a type as msgspec describes it; None for another type."""
@@ -52,20 +49,3 @@ def scalar_kind(info: inspect.Type) -> ScalarKind | None:
 def marked_kind(extra: Mapping[str, Any]) -> ScalarKind | None:
     """Return the kind for the marks of an annotation, as those of `Timestamp` and `Digits`; None without any."""
     return DecimalNumber(*extra[DIGITS]) if DIGITS in extra else MARKED.get(str(extra.get(MARK)))
-
-
-def spark_ddl(kind: pa.DataType) -> str:
-    """Return the type of a column in Spark's DDL, as in "struct<`a`: bigint>"."""
-    if pa.types.is_struct(kind):
-        return f"struct<{', '.join(f'{_quoted(field.name)}: {spark_ddl(field.type)}' for field in kind)}>"
-    if pa.types.is_list(kind):
-        return f"array<{spark_ddl(kind.value_type)}>"
-    if pa.types.is_map(kind):
-        return f"map<{spark_ddl(kind.key_type)}, {spark_ddl(kind.item_type)}>"
-    if pa.types.is_decimal(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    return _DDL[kind]
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -40,7 +40,6 @@ class Text(ScalarKind):
     type = sink_type = through = pa.string()
     python: PythonType = str
     annotation: Any = str
-    ddl = "string"
     contentless: Any = ""
 
     def takes(self, kind: pa.DataType) -> bool:
@@ -336,7 +335,7 @@ class Binary(ScalarKind):
     type = sink_type = through = pa.binary()
     python = bytes
     annotation = None  # msgspec would take text for base64
-    ddl, contentless = "binary", b""
+    contentless = b""
 
     def takes(self, kind: pa.DataType) -> bool:
         """Return whether a foreign type holds bytes."""

@@ -163,7 +163,7 @@ class ZonedDatetime(ScalarKind):
     python: PythonType = datetime
     is_plain = False
     annotation = None  # msgspec would take texts
-    ddl, contentless = "bigint", 0
+    contentless = 0
     notation = "time"
     has_file_problems = True
     per_second: int | None = PER_SECOND["us"]
@@ -293,7 +293,7 @@ class Duration(ScalarKind):
     python: PythonType = timedelta
     is_plain = False
     annotation = None  # msgspec would take texts
-    ddl, contentless = "bigint", 0
+    contentless = 0
 
     def __str__(self) -> str:
         """Return what an error calls a duration."""
@@ -370,7 +370,7 @@ class Day(ScalarKind):
     type = sink_type = through = pa.date32()
     python: PythonType = date
     annotation = None  # msgspec would take text for a day, and a datetime is a date in Python
-    ddl, contentless = "date", date(1970, 1, 1)
+    contentless = date(1970, 1, 1)
     notation = "day"
 
     def __str__(self) -> str:

@@ -1,0 +1,191 @@
+"""One large micro-batch of a keyed count and sum (workload W1), by number of workers, without Spark.
+
+    python benchmarks/scaling.py            needs nothing but an installed headrace; doubles the workers up to the cores
+    ... --workers 1 2 --rows 1000000        for a quick look
+
+A run of its own for each number of workers and each form of the operator: one's own code, and `aggregate`. It begins with no state,
+so all keys are new. Each takes all rows in one micro-batch, and everything counts: the start of Python, reading, the operator, state,
+the sink, the commit. The sums in each sink are checked against NumPy's. `serial` is the time of a run in which no worker has a task.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+CLUSTER = "master: local[{cores}]\nparallelism: {cores}\nspark: {{}}\n"
+JOB = """\
+job: {form}
+pipeline: scaling_job:{form}
+max_parallelism: 128
+state: {{root: state, local: local, backend: {backend}}}
+sources: {{clicks: {{path: ../events}}}}
+sinks: {{counts: {{path: lake/counts, mode: append}}}}
+"""
+CODE = '''\
+from typing import Annotated
+
+from headrace import Context, KeyedProcessFunction, Lifetime, Pipeline, Struct, Timestamp, ValueState
+from headrace.operators import Count, Sum
+
+
+class Click(Struct, frozen=True):
+    key: str
+    value: int
+    ts: Timestamp
+
+
+class Total(Struct, frozen=True):
+    count: int
+    sum: int
+
+
+class Counted(Struct, frozen=True):
+    key: str
+    count: Annotated[int, Count()]
+    sum: Annotated[int, Sum("value")]
+
+
+class CountAndSum(KeyedProcessFunction[Click, Counted]):
+    total = ValueState("total", Total)
+
+    async def process(self, click: Click, ctx: Context, /) -> None:
+        before = await self.total.value() or Total(0, 0)
+        after = Total(before.count + 1, before.sum + click.value)
+        await self.total.update(after)
+        ctx.collect(Counted(click.key, after.count, after.sum))
+
+
+def keyed(name):
+    pipeline = Pipeline(name)
+    return pipeline, pipeline.source("clicks", Click, event_time="ts").key_by("key")
+
+
+own, by_key = keyed("own")
+by_key.process("totals", CountAndSum()).sink("counts")
+aggregate, by_key = keyed("aggregate")
+by_key.aggregate("totals", Counted, state_ttl=Lifetime.FOREVER).sink("counts")
+'''
+TASKS = ("sources", "totals")
+"""Phases of a micro-batch in which workers have tasks."""
+
+
+def main():
+    """Print a line for each form and number of workers, and write `scaling.json`."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    parser.add_argument("--rows", type=int, default=8_000_000)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--files", type=int, default=16, help="files of the input, of equal size")
+    parser.add_argument("--workers", type=int, nargs="*", default=[1 << n for n in range(cores.bit_length())])
+    parser.add_argument("--forms", nargs="*", default=["own", "aggregate"], choices=["own", "aggregate"])
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--backend", default="rocksdb")
+    parser.add_argument("--root", type=Path, default=Path("var/bench/scaling"), help="folder for input, state and tables")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/out"), help="folder of scaling.json")
+    options = parser.parse_args()
+    root = options.root.absolute()
+    shutil.rmtree(root, ignore_errors=True)
+    expected = new_input(root, options)
+    print(f"{options.rows:,} rows on {options.keys:,} keys in {counted(options.files)}, {cores} cores, medians of {options.repeat}")
+    print("form       workers  wall s  times  CPU us a row  largest process MB  serial")
+    lines = [line for form in options.forms for line in curve(form, root, options, expected)]
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "scaling.json").write_text(json.dumps({"cores": cores, "rows": options.rows, "lines": lines}, indent=1))
+    shutil.rmtree(root)
+
+
+def counted(files):
+    """Return a number of files as text."""
+    return "1 file" if files == 1 else f"{files} files"
+
+
+def new_input(root, options):
+    """Write the files; return the number and the sum of each key's values."""
+    random = np.random.default_rng(7)
+    (root / "events").mkdir(parents=True)
+    counts, sums = np.zeros(options.keys, np.int64), np.zeros(options.keys, np.int64)
+    names = pa.array([f"key-{key:08d}" for key in range(options.keys)])
+    for number, places in enumerate(np.array_split(np.arange(options.rows), options.files)):
+        keys, values = random.integers(0, options.keys, len(places)), random.integers(0, 100, len(places))
+        counts += np.bincount(keys, minlength=options.keys)
+        np.add.at(sums, keys, values)
+        times = pa.array(places).cast(pa.timestamp("ms", "UTC"))
+        rows = pa.table({"key": names.take(pa.array(keys)), "value": values, "ts": times})
+        pq.write_table(rows, root / f"events/{number:04d}.parquet")
+    return names, counts, sums
+
+
+def curve(form, root, options, expected):
+    """Yield a line for each number of workers."""
+    first = None
+    for workers in options.workers:
+        runs = [one_run(form, workers, root, options, expected) for _ in range(options.repeat)]
+        line = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+        first = first or line["wall"]
+        line |= {"form": form, "workers": workers, "times": first / line["wall"], "walls": [run["wall"] for run in runs]}
+        print(
+            f"{form:10} {workers:7} {line['wall']:7.2f} {line['times']:6.2f} {line['cpu'] / options.rows * 1e6:13.2f} "
+            f"{line['memory'] / 1e6:19,.0f} {line['serial'] / line['wall']:6.1%}",
+            flush=True,
+        )
+        yield line
+
+
+def one_run(form, workers, root, options, expected):
+    """Run a job in a new folder; return its costs."""
+    home = root / "home"
+    shutil.rmtree(home, ignore_errors=True)
+    (home / "conf/jobs").mkdir(parents=True)
+    (home / "conf/clusters").mkdir()
+    (home / "conf/clusters/local.yaml").write_text(CLUSTER.format(cores=max(options.workers)))
+    (home / f"conf/jobs/{form}.yaml").write_text(JOB.format(form=form, backend=options.backend))
+    (home / "scaling_job.py").write_text(CODE)
+    paths = os.pathsep.join([str(home), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "HEADRACE_HOME": str(home), "PYTHONPATH": paths}
+    line = [str(Path(sys.executable).with_name("headrace")), "run", form, "--runner", "local", "--parallelism", str(workers)]
+    begun = time.perf_counter()
+    process = subprocess.Popen([*line, "--json"], env=environment, cwd=home, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)  # of the run and its ended workers, and of no other run
+    wall = time.perf_counter() - begun
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, f"headrace ended with {process.returncode}"
+    check(DeltaTable(home / "lake/counts"), expected)
+    in_tasks = sum(seconds_of(home, form).get(phase, 0.0) for phase in TASKS)
+    memory = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return {"wall": wall, "cpu": usage.ru_utime + usage.ru_stime, "memory": memory, "serial": wall - in_tasks}
+
+
+def seconds_of(home, form):
+    """Return the seconds of the phases of a job's only micro-batch."""
+    from headrace.config import load_job
+    from headrace.log.log import CheckpointLog
+    from headrace.tables.folder import JobFolder
+
+    return CheckpointLog(JobFolder(load_job(form, home=home).job_folder)).last.seconds
+
+
+def check(sink, expected):
+    """Compare the last result of each key with the expected one: counts and sums only grow."""
+    names, counts, sums = expected
+    rows = sink.to_pyarrow_table()
+    last = rows.group_by("key").aggregate([("count", "max"), ("sum", "max")])
+    places = pc.index_in(last["key"], names).to_numpy()
+    assert len(places) == np.count_nonzero(counts), "keys are missing in the sink"
+    assert np.array_equal(last["count_max"].to_numpy(), counts[places]), "the sink's counts are wrong"
+    assert np.array_equal(last["sum_max"].to_numpy(), sums[places]), "the sink's sums are wrong"
+
+
+if __name__ == "__main__":
+    main()

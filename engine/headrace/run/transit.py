@@ -1,0 +1,152 @@
+"""Rows in transit between two stages: files in which each keyed task finds its own rows, and reads no others.
+
+A task that writes rows sorts them by the keyed tasks that own them. The file is a plain Arrow stream, and its description says where
+the share of each task lies. So all tasks together read each row once, however many they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace import threads
+from headrace.records.record_columns import struct_type
+from headrace.run.messages import BatchSettings, TransitFile
+from headrace.run.rows import ROWS_AT_ONCE, ColumnarRows, Takes
+from headrace.state.key_groups import key_group, task_of
+from headrace.storage.storage import Storage
+
+FILES_AT_ONCE: Final = 16
+"""Number of files that a task reads at once from an object store, where each is a request."""
+
+_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+
+_PLACE: Final = (
+    pa.field("order", pa.binary()),
+    pa.field("timestamp", pa.int64()),
+    pa.field("kind", pa.int32()),
+    pa.field("key_group", pa.int32()),
+    pa.field("key", pa.binary()),
+    pa.field("input", pa.int32()),
+)
+
+
+def transit_schema(takes: Takes) -> pa.Schema:
+    """Return the columns that a stage reads: places, keys, and a struct for each of its inputs, of which one is not null."""
+    structs = (pa.field(f"in{number}", struct_type(record)) for number, record in enumerate(takes))
+    return pa.schema([*_PLACE, *structs])
+
+
+def transit_table(
+    takes: Takes, number: int, rows: ColumnarRows, keys: pa.BinaryArray, max_parallelism: int
+) -> pa.Table:
+    """Return records for input `number` of a stage as a table."""
+    count = len(rows)
+    groups = _key_groups(keys, max_parallelism)
+    places = [rows.orders, rows.timestamps, rows.kinds, groups, keys, pa.repeat(pa.scalar(number, pa.int32()), count)]
+    structs = [
+        rows.columns if at == number else pa.nulls(count, struct_type(record)) for at, record in enumerate(takes)
+    ]
+    return pa.Table.from_arrays([*places, *structs], schema=transit_schema(takes))
+
+
+def _key_groups(keys: pa.BinaryArray, max_parallelism: int) -> pa.Int32Array:
+    """Return the key group of each key. Hashes each distinct key once."""
+    encoded = keys.dictionary_encode()
+    groups = pa.array([key_group(key, max_parallelism) for key in encoded.dictionary.to_pylist()], pa.int32())
+    return groups.take(encoded.indices)
+
+
+def write_transit(folder: Storage, name: str, rows: pa.Table, batch: BatchSettings) -> TransitFile:
+    """Write rows, at least one, as a file; return its description. Raises `StorageError` when the storage refuses."""
+    shares = _Shares.of(rows, batch)
+    ends: list[int] = []
+
+    def write(store: pa.fs.FileSystem, path: str) -> None:
+        with store.open_output_stream(path) as stream, pa.ipc.new_stream(stream, rows.schema, options=_OPTIONS) as out:
+            for share in shares.tables():
+                if share.num_rows:
+                    out.write_table(share)
+                ends.append(stream.tell())
+
+    folder.put(name, write, survives=False)
+    return TransitFile(path=folder.within(name), ends=ends, rows=shares.rows)
+
+
+class _Shares(msgspec.Struct, frozen=True):
+    """Rows of a table by the task that owns them."""
+
+    sorted: Any
+    """Table whose rows are sorted by task, and else stay in their order."""
+    rows: list[int]
+    """Number of rows of each task."""
+
+    @classmethod
+    def of(cls, rows: pa.Table, batch: BatchSettings) -> _Shares:
+        """Sort the rows of a table by task."""
+        if batch.parallelism == 1:
+            return cls(rows, [rows.num_rows])
+        tasks = [task_of(group, batch.max_parallelism, batch.parallelism) for group in range(batch.max_parallelism)]
+        owners = np.array(tasks, np.uint16)[
+            rows["key_group"].to_numpy()
+        ]  # 16 bits are sorted by radix, in a tenth of the time
+        counts = np.bincount(owners, minlength=batch.parallelism)
+        order = np.argsort(owners, kind="stable")
+        return cls(rows if counts.max() == len(owners) else rows.take(order), counts.tolist())
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Yield the rows of each task."""
+        begin = 0
+        for count in self.rows:
+            yield self.sorted.slice(begin, count)
+            begin += count
+
+
+def read_share(files: Sequence[TransitFile], index: int, takes: Takes, storage: Storage) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of task `index` in arrival order, in batches.
+
+    What it raises is raw: Spark repeats a task that could not read, and no task repeats one that reports an error of Headrace.
+    """
+    schema = transit_schema(takes)
+    own = [file for file in files if file.rows[index]]
+    if storage.is_on_local_disk:
+        tables = [_share_of(file, index, schema, storage) for file in own]
+    else:
+        parts = [own[at : at + FILES_AT_ONCE] for at in range(0, len(own), FILES_AT_ONCE)]
+        tables = [
+            table
+            for part in parts
+            for table in threads.in_parallel(lambda file: _share_of(file, index, schema, storage), part)
+        ]
+    if not tables:
+        return
+    rows = pa.concat_tables(tables).combine_chunks()  # sorts one chunk in half of the time
+    del tables
+    ordered = rows if _is_sorted(rows["order"].combine_chunks()) else rows.sort_by("order")
+    yield from ordered.to_batches(max_chunksize=ROWS_AT_ONCE)
+
+
+def _share_of(file: TransitFile, index: int, schema: pa.Schema, storage: Storage) -> pa.Table:
+    """Return the rows of task `index` in a file. Raises `OSError` unless they are all there."""
+    begin = file.ends[index - 1] if index else 0
+    with storage.at(file.path).open() as source:
+        content = pa.py_buffer(source.read_at(file.ends[index] - begin, begin))
+    messages = pa.ipc.MessageReader.open_stream(content)
+    batches = [
+        pa.ipc.read_record_batch(message, schema) for message in messages if message.type == "record batch"
+    ]  # the first share begins with the schema
+    rows = pa.Table.from_batches(batches, schema)
+    if rows.num_rows != file.rows[index]:
+        msg = f"{file.path} has {rows.num_rows} rows of task {index}, not {file.rows[index]}"
+        raise OSError(msg)
+    return rows
+
+
+def _is_sorted(orders: pa.Array) -> bool:
+    """Return whether orders ascend already, as those of one source task do: to look is far cheaper than to sort rows."""
+    return len(orders) < 2 or pc.all(pc.less_equal(orders[:-1], orders[1:])).as_py()  # noqa: PLR2004

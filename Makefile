@@ -56,6 +56,7 @@ test-long: .ready
 	@$(MAKE) tier-unit QUICK="$(LONG)"
 	@$(MAKE) tier-spark QUICK="$(LONG)"
 	@$(MAKE) tier-fault QUICK="$(LONG)"
+	@$(MAKE) tier-installations INSTALLED="-m 'slow and long'"
 
 # simulate a job whose world fails, without a JVM: thousands of worlds, a seed each; SEEDS=17-17 plays one again (about 0.4 s each)
 test-faults: export HEADRACE_SEEDS = $(SEEDS)
@@ -157,6 +158,7 @@ TIER = set -o pipefail; mkdir -p var/log; printf '\n-- %s\n' '$(1)'; \
 # tests draw many more examples of what quick ones draw; only test-long runs them.
 QUICK := -m 'not (slow or long)'
 ALL := -m 'not long'
+INSTALLED := -m 'slow and not long'
 LONG := -m 'long or drawn'
 
 # Two lanes of tiers go on at once: those that share a Spark session or a broker often wait, for a JVM or a disk, and leave a
@@ -196,7 +198,7 @@ tier-airflow: .ready
 	@$(call TIER,airflow,tests/airflow -m 'not slow' --numprocesses logical --dist loadfile)
 
 tier-installations: .ready
-	@$(call TIER,installations,$(INSTALLATIONS) -m slow --numprocesses 2 --dist loadfile)
+	@$(call TIER,installations,$(INSTALLATIONS) $(INSTALLED) --numprocesses 2 --dist loadfile)
 
 tier-spark tier-fault tier-cluster tier-kafka: tier-%: .ready
 	@$(call TIER,$*,tests/$* $(QUICK))

@@ -220,6 +220,8 @@ def _has_key(config: JobConfig, path: str, key: ErasedKey) -> bool:
     with doing(f"to read {folder.within(path)}"):
         try:
             with folder.open(path) as source:
+                if path.endswith(".arrows"):
+                    return _stream_has_key(source.read_buffer(), key)
                 if not path.endswith(".parquet"):
                     return key.is_in_text(source.read().decode(errors="replace"))
                 parquet = pq.ParquetFile(source)
@@ -229,6 +231,15 @@ def _has_key(config: JobConfig, path: str, key: ErasedKey) -> bool:
             return False  # somebody has deleted the file since the folder was listed
         except pa.ArrowInvalid:
             return True  # truncated: an attempt died while it wrote the file
+
+
+def _stream_has_key(content: pa.Buffer, key: ErasedKey) -> bool:
+    """Return whether rows in transit have a key. Of a stream that is cut off it is not known, so they may."""
+    try:
+        with pa.ipc.open_stream(content) as stream:
+            return any(_rows_have_key(pa.Table.from_batches([batch]), key) for batch in stream)
+    except (pa.ArrowInvalid, OSError):
+        return True
 
 
 def _rows_have_key(rows: pa.Table, key: ErasedKey) -> bool:

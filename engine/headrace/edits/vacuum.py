@@ -248,12 +248,15 @@ class UnneededFiles:
         return {f"{name}/{file}" for view in views for file in view.files()}
 
     def _listed(self, name: str) -> set[str]:
-        """Return the Parquet files in a folder of the job that are older than the retention; for a table, not those in its subfolders."""
+        """Return the files in a folder of the job that are older than the retention: all in `transit`, else Parquet files.
+
+        For a table, those in its subfolders are left out.
+        """
         recursive = name not in {CHECKPOINTS, *ALL_TABLES}
         return {
             f"{name}/{path}"
             for path, file in JobFolder.of(self._config).listed(name, recursive=recursive)
-            if path.endswith(".parquet") and file.mtime_ns < self._oldest * 1_000_000
+            if (name == "transit" or path.endswith(".parquet")) and file.mtime_ns < self._oldest * 1_000_000
         }
 
 

@@ -189,6 +189,23 @@ def test_late_files_of_a_dropped_branch_are_erased(job):
     assert_gone(job)
 
 
+def stage_stream(folder, path, rows, size=None):
+    """Write rows as tasks write those in transit; with a `size`, only so many bytes."""
+    content = pa.BufferOutputStream()
+    with pa.ipc.new_stream(content, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
+        stream.write_table(rows)
+    folder.write(path, content.getvalue().to_pybytes()[:size])
+
+
+@pytest.mark.parametrize("size", [0, 100, 500, None])
+def test_torn_rows_in_transit_count_as_having_the_key(job, size):
+    rows = pa.table({"rows": [[{"by": "anna"}] * 100]})
+    stage_stream(Storage(job.config.job_folder), "transit/a1/rows.arrows", rows, size)
+    assert [file.path for file in find_key(job.config, ANNA).others] == ["transit/a1/rows.arrows"]
+    purge(job)
+    assert find_key(job.config, ANNA, in_all_texts=True).others == []
+
+
 @pytest.mark.parametrize(
     ("path", "mend"),
     [
@@ -198,6 +215,7 @@ def test_late_files_of_a_dropped_branch_are_erased(job):
         ),
         ("responses/staged.parquet", None),
         ("transit/a1/rows.parquet", None),
+        ("transit/a1/rows.arrows", None),
         ("archive/rows.json", "delete it yourself"),
     ],
 )
@@ -213,6 +231,8 @@ def test_other_folders_are_searched(job, path, mend):
             from headrace.sources.position import FolderPosition, SourceFacts
 
             commit_rows(opened, {}, sources={"orders": SourceFacts(position=FolderPosition(begun=(name,)))})
+    elif name.endswith(".arrows"):
+        stage_stream(Storage(job.config.job_folder), path, pa.table({"rows": [[{"by": "anna"}] * 100]}))
     else:
         Storage(job.config.job_folder).stage(path, pa.table({"rows": [[{"by": "anna"}]]}))
     assert [file.path for file in find_key(job.config, ANNA).others] == [path]

@@ -32,7 +32,10 @@ def stray(config):
     places = [(f"{config.job_folder}/{folder}", "0.parquet") for folder in (KEYED_STATE, "transit/a1", "outputs/lines")]
     for folder, name in places:
         JobFolder.of(config).at(folder).stage(name, ROWS)
-    return {f"{folder}/{name}" for folder, name in places}
+    streams = [(f"{config.job_folder}/transit/a1", name) for name in ("0.arrows", "tasks-1")]
+    for folder, name in streams:
+        JobFolder.of(config).at(folder).write(name, b"rows")
+    return {f"{folder}/{name}" for folder, name in places + streams}
 
 
 @pytest.fixture

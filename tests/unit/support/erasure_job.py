@@ -107,7 +107,7 @@ def changes_of(config: JobConfig, at: Checkpoint | None = None) -> dict[str, lis
 
 
 def places_with(config: JobConfig, text: str) -> set[str]:
-    """Return the files below the job's folder that contain a text: in bytes, or in the cells of a Parquet file.
+    """Return the files below the job's folder that contain a text: in bytes, or in the cells of a Parquet file or an Arrow stream.
 
     For tables in memory, also search the entries of their logs.
     """
@@ -122,6 +122,8 @@ def _contents(config: JobConfig) -> Iterator[tuple[str, str]]:
         yield path, content.decode(errors="replace")
         if path.endswith(".parquet"):
             yield path, "\n".join(map(_flat, pq.ParquetFile(pa.BufferReader(content)).read().to_pylist()))
+        if path.endswith(".arrows"):
+            yield path, "\n".join(map(_flat, pa.ipc.open_stream(content).read_all().to_pylist()))
 
 
 def _flat(row: Any) -> str:

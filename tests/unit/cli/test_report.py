@@ -51,15 +51,15 @@ def written(headrace, tmp_path, at_nine):
     return write
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_markup_in_names_is_shown_as_text(state, written, text):
-    state.commit(Kind.SAVEPOINT, name=text, note=text, run_id=text)
-    state.commit(Kind.BATCH, seconds={text: 1.5}, metrics={"rows_in": 1})
+def test_markup_in_names_is_shown_as_text(state, written):
+    for text in HOSTILE:
+        state.commit(Kind.SAVEPOINT, name=text, note=text, run_id=text)
+    state.commit(Kind.BATCH, seconds=dict.fromkeys(HOSTILE, 1.5), metrics={"rows_in": 1})
     shown = written()
     assert not shown.named("script")
     assert not shown.named("img")
     assert not [name for _, attributes in shown.tags for name in attributes if name.startswith("on")]
-    assert shown.texts.count(text) >= 3
+    assert min(map(shown.texts.count, HOSTILE)) >= 3
 
 
 @pytest.fixture
@@ -233,15 +233,17 @@ def test_lag_is_that_of_each_commit(state, written):
     assert "7" in written().texts
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_markup_in_stored_values_is_shown_as_text(state, written, text):
-    own = {"operator": text, "key_group": 1, "key": json.dumps(text), "checkpoint_id": 3, "deleted": False}
-    state.add("keyed_state", [{**own, "state": "seen", "value": json.dumps(text)}])
-    state.add("quarantine", [{**own, "source": text, "position": text, "raw": text, "error": text, "origin": "row"}])
+def test_markup_in_stored_values_is_shown_as_text(state, written):
+    for text in HOSTILE:
+        own = {"operator": text, "key_group": 1, "key": json.dumps(text), "checkpoint_id": 3, "deleted": False}
+        state.add("keyed_state", [{**own, "state": "seen", "value": json.dumps(text)}])
+        state.add(
+            "quarantine", [{**own, "source": text, "position": text, "raw": text, "error": text, "origin": "row"}]
+        )
     state.commit(Kind.BATCH)
     shown = written()
     assert not {"script", "img"} & {tag for tag, _ in shown.tags}
-    assert [text] * 4 == [own for own in shown.texts if own == text][:4]
+    assert min(map(shown.texts.count, HOSTILE)) >= 4
 
 
 def test_slow_state_is_read_once(state, written, monkeypatch):
@@ -346,9 +348,21 @@ def test_run_names_its_last_checkpoint(state, headrace, tmp_path):
     assert headrace("report", "demo", *file, "--run", "ours", "--at", "1").exit_code == 2
 
 
+@pytest.fixture(scope="module")
+def pages():
+    """Pages that tests have written once for all."""
+    return {}
+
+
 @pytest.fixture
-def whole(state, written):
+def whole(request, pages):
     """A page with all of its parts: lanes of each kind, charts, services, rows that were set aside."""
+    if "whole" not in pages:
+        pages["whole"] = whole_page(request.getfixturevalue("state"), request.getfixturevalue("written"))
+    return pages["whole"]
+
+
+def whole_page(state, written):
     service = {"weather": ServiceMetrics(calls=7, failures=2, retries=2)}
     state.commit(Kind.EDIT, note="wrong leg")
     state.commit(Kind.RESTORE, restored_from=4, note="wrong input")
@@ -422,7 +436,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-@pytest.mark.parametrize("text", ["try_it", "a" * 90, *HOSTILE])
+@pytest.mark.parametrize("text", ["try_it", "a" * 90, "".join(HOSTILE)])
 def test_open_branch_is_drawn_to_the_end(state, written, home, text):
     facts = {"versions": {}, "sinks": {}, "created_at": START, "made_at": 4, "note": text}
     Branches(load_job("demo", home)).add(Branch(name=text, status=BranchStatus.OPEN, fork_id=2, **facts))

@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
@@ -90,8 +90,14 @@ class PartColumns:
                     yield name, _with_values(accumulator, getattr(stored, name), values)
 
 
+MOST_OBJECTS: Final = 500_000
+"""Number of records above which they are not all in memory as objects at once, but one by one."""
+
+
 def by_key(columns: KeyedColumns) -> Iterator[list[BundledRecord]]:
-    """Yield the records of each key, in arrival order."""
+    """Yield the records of each key, in arrival order. Raises `NotInColumnsError` for too many records."""
+    if len(columns.timestamps) > MOST_OBJECTS:
+        raise NotInColumnsError
     records = [*chain.from_iterable(columns.bundled())]
     numbers = columns.key_numbers.to_numpy()
     order = np.argsort(numbers, kind="stable")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import Digits, Pipeline, RowKind, Struct, Timestamp
+from headrace import AggregateFunction, Digits, Pipeline, RowKind, Struct, TimeDomain, Timestamp
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Watermark
 from headrace.execution.keyed_process import KeyedProcess
@@ -32,6 +32,7 @@ from headrace.operators import (
     Min,
     Sum,
     Tumbling,
+    _part_columns,
 )
 from headrace.operators._sliced_windows import SlicedAggregation
 from headrace.records.order import output_order, record_order, timer_order
@@ -103,6 +104,25 @@ class Mixed(Struct, frozen=True):
     lowest: Annotated[Decimal | None, Digits(22, 3), Min("price")]
     first: Annotated[str | None, First("article")]
     last: Annotated[float | None, Last("weight")]
+
+
+class Articles(AggregateFunction[Sale, list[str], str]):
+    def create_accumulator(self):
+        return []
+
+    def add(self, value, accumulator, /):
+        return [*accumulator, value.article]
+
+    def get_result(self, accumulator, /):
+        return "".join(accumulator)
+
+    def merge(self, one, other, /):
+        return one + other
+
+
+class Own(Struct, frozen=True):
+    shop: str
+    articles: Annotated[str, Articles()]
 
 
 SALES = st.builds(
@@ -249,7 +269,7 @@ def equals_single_records(operator, steps, *, in_time=False):
     return by_columns.taken
 
 
-@examples(150)
+@examples(60)
 @given(
     steps(SALES),
     st.sampled_from(WINDOWS),
@@ -261,13 +281,13 @@ def test_columns_equal_single_records(steps, windows, result, lateness, in_time)
     equals_single_records(operator_of(windows, result, lateness=lateness), steps, in_time=in_time)
 
 
-@examples(30)
+@examples(15)
 @given(steps(SALES | UNUSUAL), st.sampled_from(WINDOWS))
 def test_errors_are_those_of_single_records(steps, windows):
     equals_single_records(operator_of(windows, Mixed), steps, in_time=True)
 
 
-@examples(30)
+@examples(15)
 @given(steps(SALES, st.sampled_from(RowKind)), st.sampled_from(WINDOWS))
 def test_retractions_are_taken_one_by_one(steps, windows):
     equals_single_records(operator_of(windows, Computed, row_kind="kind"), steps, in_time=True)
@@ -297,6 +317,33 @@ def test_record_behind_its_first_window_is_taken_alone():
 
 def test_effects_of_timers_are_in_time():
     given = [step(later=40, effects=[sale(at) for at in range(-20, 10)]), step(later=10)]
+    assert equals_single_records(operator_of(WINDOWS[0], Computed), given) == [True]
+
+
+@pytest.mark.parametrize(
+    ("options", "result", "expected"),
+    [
+        ({}, Computed, True),
+        ({"allowed_lateness": ms(5)}, Mixed, True),
+        ({"early": ms(5)}, Computed, False),
+        ({}, Own, False),
+    ],
+)
+def test_early_results_and_own_aggregates_need_records(options, result, expected):
+    sales = Pipeline("shop").source("sales", Sale, event_time="at").key_by("shop").window(WINDOWS[0])
+    assert sales.aggregate("totals", result, **options).operators[-1].function.takes_columns is expected
+
+
+def test_windows_of_processing_time_need_records():
+    sales = Pipeline("shop").source("sales", Sale, event_time="at").key_by("shop")
+    windows = sales.window(WINDOWS[0], time=TimeDomain.PROCESSING_TIME)
+    assert not windows.aggregate("totals", Computed).operators[-1].function.takes_columns
+
+
+def test_too_many_objects_are_taken_one_by_one(monkeypatch):
+    monkeypatch.setattr(_part_columns, "MOST_OBJECTS", 1)
+    given = [step(sale(0), sale(1), later=15)]
+    assert equals_single_records(operator_of(WINDOWS[0], Mixed), given) == [False]
     assert equals_single_records(operator_of(WINDOWS[0], Computed), given) == [True]
 
 

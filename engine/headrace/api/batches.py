@@ -7,13 +7,15 @@ of a task in one micro-batch.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace.api.functions import Context
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
 
@@ -200,6 +202,11 @@ class BundleFunction(abc.ABC):
         """Return whether the function takes bundles of timers, too, with `on_timers`. By default it does not."""
         return False
 
+    def read_by_timer(self, timestamp: int, /) -> str | None:
+        """Return the namespace of the state of single values that a timer at `timestamp` (ms) reads, if known: it is read ahead."""
+        del timestamp
+        return None
+
     async def on_timers(self, bundle: TimerBundle, ctx: Context, /) -> None:
         """Do what `on_timer` would do for each timer of a bundle, but register no timer that is due."""
         raise NotImplementedError
@@ -226,20 +233,25 @@ class KeyedColumns:
     """Event times (ms)."""
     kinds: pa.Int32Array
     """Numbers of the `RowKind`."""
+    watermarks: npt.NDArray[np.int64]
+    """For each record, the last watermark before it (ms)."""
+    bundled: Callable[[], Iterator[Sequence[BundledRecord]]]
+    """Function that yields the records as objects, some at a time."""
     keys: Sequence[bytes]
-    """Different keys, as JSON. Each has at least one record."""
+    """Different keys, as JSON, or different pairs of key and namespace. Each has at least one record."""
     key_numbers: pa.Int32Array
     """For each record, the place of its key in `keys`."""
-    values: Sequence[Any]
     result_type: pa.StructType
     """Type of the emitted records as columns."""
+    namespaces: Sequence[str] = ()
+    """The namespace of each of the `keys`, where the state is in namespaces."""
+    values: Sequence[Any] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnResults:
-    """State of each key after the records, and the emitted records in the order of `collect`."""
+class EmittedColumns:
+    """Emitted records in the order of `collect`."""
 
-    values: Sequence[Any]
     rows: pa.Int64Array
     """For each result, the place of the record that it belongs to."""
     indices: pa.Int32Array
@@ -249,17 +261,43 @@ class ColumnResults:
     records: pa.StructArray
 
 
+class NewTimer(NamedTuple):
+    """Timer of event time for one of the `keys`, given by its place there."""
+
+    key: int
+    timestamp: int
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnResults:
+    """State of each key after the records, and what they emit, or the timers that they register."""
+
+    values: Sequence[Any]
+    emitted: EmittedColumns | None = None
+    """None where only timers emit something."""
+    timers: Iterable[NewTimer] = ()
+
+
 class ColumnFunction(abc.ABC):
-    """A keyed function with one value state, no timers and no side outputs that also takes columns.
+    """A keyed function with one state of single values, and without side outputs, that also takes columns.
 
     The engine gives it columns where no record is held, nothing expires and state is accessed asynchronously. State and
-    output must be those of `process`, or of `process_bundle`, for the same records.
+    output must be those of `process`, or of `process_bundle`, for the same records. Timers fire behind all records, also
+    those of watermarks between them.
     """
 
     @property
     @abc.abstractmethod
     def takes_columns(self) -> bool:
         """Return whether the function can take columns at all."""
+
+    def in_namespaces(self, columns: KeyedColumns, /) -> KeyedColumns | None:
+        """Return the records by key and namespace of their state, without `values`; None if they have to be processed one by one.
+
+        By default the state is in no namespace.
+        """
+        return columns
 
     @abc.abstractmethod
     def process_columns(self, columns: KeyedColumns, /) -> ColumnResults | None:

@@ -160,10 +160,12 @@ class BoundFunction:
         """The function, if it takes bundles of records; None if it takes single records only."""
         self.on_timers: Callable[..., Any] | None = None
         """Method that takes a bundle of timers; None if the function takes single timers only."""
+        self.read_by_timer: Callable[[int], str | None] = _unknown
+        """Function that returns the namespace that a timer reads."""
         if isinstance(function, BundleFunction) and function.takes_bundles and not any(ttls_of(function).values()):
             self.bundling = function
             if function.takes_timers:
-                self.on_timers = function.on_timers
+                self.on_timers, self.read_by_timer = function.on_timers, function.read_by_timer
 
     def visited_store(self, state: object) -> SingleStore:
         """Return the store behind the handle of a state whose keys a broadcast record visits.
@@ -216,3 +218,7 @@ def hint_at(error: BaseException) -> str:
     """Return a line for the end of an exception's traceback; empty if there is no hint."""
     text = str(error)
     return next((f"{hint}\n" for part, hint in _HINTS.items() if part in text), "")
+
+
+def _unknown(_timestamp: int) -> None:
+    return None

@@ -15,7 +15,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
@@ -54,7 +54,7 @@ from headrace.execution.statistics import KeyedProcessStatistics
 from headrace.interrupts import is_interrupt
 from headrace.options import AsyncStateOptions, KeyOrder
 from headrace.records.order import caused_at, visit_order
-from headrace.state.backend import EntryChange, StateBackend
+from headrace.state.backend import EntryChange, StateBackend, within
 from headrace.state.broadcast import BROADCAST_KEY, BroadcastStore
 from headrace.state.cleanup import CLEANUP_DOMAINS, TtlCleanup
 from headrace.state.store import StateStore
@@ -522,8 +522,24 @@ class KeyedProcess:
             self.controller.run_due(context, self.controller.epochs.open, self.before)
 
     def _fire_due(self, watermark: Watermark, epoch: Epoch) -> None:
-        for context in self.due_timers.at_watermark(watermark):
-            self.controller.run_due(context, epoch, self.due_timers.bundle_before)
+        due = self.due_timers.at_watermark(watermark)
+        while some := {context.key_json: context for context in islice(due, self._options.in_flight_records_limit)}:
+            self._prefetch_of_timers(watermark.timestamp, some)
+            for context in some.values():
+                self.controller.run_due(context, epoch, self.due_timers.bundle_before)
+
+    def _prefetch_of_timers(self, watermark: int, keys: Iterable[bytes]) -> None:
+        """Read the values that due timers of some keys read, with one call, where they are in namespaces that are known."""
+        turns, read_by = self.timers.turns_of(TimeDomain.EVENT_TIME), self._function.read_by_timer
+        names = [
+            within(key_json, namespace)
+            for key_json in keys
+            for time, *_ in turns.get(key_json, ())
+            if time <= watermark and (namespace := read_by(time)) is not None
+        ]
+        if names and self._options.enabled:
+            self.stores[0].make_room()
+            self.stores[0].prefetch(names)
 
     # ----------------------------------------------------------------------------------- what the controller asks
 

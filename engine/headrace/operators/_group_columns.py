@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date
-from decimal import Decimal
-from typing import Annotated, Any, Final, get_args, get_origin
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.api.batches import ColumnResults, KeyedColumns
+from headrace.api.batches import ColumnResults, EmittedColumns, KeyedColumns
 from headrace.api.graph import Emit
 from headrace.api.options import GroupOptions
 from headrace.api.records import RowKind
@@ -25,9 +23,10 @@ from headrace.operators._running_fields import (
     NotInColumnsError,
     Numbers,
     RunningField,
+    are_additions,
+    is_plain,
     running_field,
 )
-from headrace.operators._value_types import annotated_type
 
 
 class GroupColumns:
@@ -51,13 +50,13 @@ class GroupColumns:
             not (is_made or is_compared or self._result.multisets)
             and gives.__struct_config__.eq
             and all(make is not None for _, make in self._fields)
-            and all(map(_is_plain, msgspec.structs.fields(gives)))
-            and all(_is_plain(field) for field in msgspec.structs.fields(takes) if field.name in read)
+            and all(map(is_plain, msgspec.structs.fields(gives)))
+            and all(is_plain(field) for field in msgspec.structs.fields(takes) if field.name in read)
         )
 
     def results(self, columns: KeyedColumns) -> ColumnResults | None:
         """Return the results of the records; None if they have to be processed one by one."""
-        if not pc.all(pc.is_in(columns.kinds, _ADDED)).as_py():
+        if not are_additions(columns.kinds):
             return None
         try:
             return self._results(columns)
@@ -77,7 +76,7 @@ class GroupColumns:
         records = self._records(layout, fields, columns)
         return ColumnResults(
             self._groups(layout, fields, stored_rows, emitted_at),
-            **_emitted(layout, changes, emitted_at, records, retract=self._options.retract),
+            _emitted(layout, changes, emitted_at, records, retract=self._options.retract),
         )
 
     def _running(
@@ -165,7 +164,7 @@ def _emitted(
     records: Callable[[Numbers], pa.StructArray],
     *,
     retract: bool,
-) -> dict[str, Any]:
+) -> EmittedColumns:
     """Return the results in the order of records: `-U` of the old result, if it is wanted, then the new one."""
     stored = len(layout.starts)
     places = np.flatnonzero(changes.emits)
@@ -180,13 +179,13 @@ def _emitted(
         changes.had_result[at], np.where(is_old, RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER), RowKind.INSERT
     )
     is_second = np.roll(is_old, 1)
-    return {
-        "rows": pa.array(layout.order[at] - stored),
-        "indices": pa.array(is_second.astype(np.int32)),
-        "timestamps": pa.array(emitted_at[shown]),
-        "kinds": pa.array(kinds.astype(np.int32)),
-        "records": records(shown),
-    }
+    return EmittedColumns(
+        rows=pa.array(layout.order[at] - stored),
+        indices=pa.array(is_second.astype(np.int32)),
+        timestamps=pa.array(emitted_at[shown]),
+        kinds=pa.array(kinds.astype(np.int32)),
+        records=records(shown),
+    )
 
 
 def _differs(fields: dict[str, RunningField], places: Numbers, before: Numbers) -> Flags:
@@ -204,24 +203,3 @@ def _differs(fields: dict[str, RunningField], places: Numbers, before: Numbers) 
 def _latest(marked: Flags) -> Numbers:
     """Return for each place the last marked one up to it."""
     return np.maximum.accumulate(np.where(marked, np.arange(len(marked)), 0))
-
-
-def _is_plain(field: msgspec.structs.FieldInfo) -> bool:
-    """Return whether columns hold the values of a field as records do, and a record takes any value of its type."""
-    limited = any(getattr(mark, limit, None) is not None for mark in _metadata(field.type) for limit in _LIMITS)
-    return annotated_type(field.type).type in _PLAIN and not limited
-
-
-def _metadata(annotation: Any) -> Iterator[Any]:
-    """Yield the metadata of an annotation and of its parts."""
-    if get_origin(annotation) is Annotated:
-        yield from get_args(annotation)[1:]
-    for part in get_args(annotation):
-        yield from _metadata(part)
-
-
-_PLAIN: Final = (int, float, str, bool, bytes, Decimal, date)
-_LIMITS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
-"""Attributes of `msgspec.Meta` that limit values."""
-
-_ADDED = pa.array([int(RowKind.INSERT), int(RowKind.UPDATE_AFTER)], pa.int32())

@@ -87,6 +87,7 @@ class _InProcessingTime:
     """Base class of the classes below: what fires, and what `headrace explain` shows."""
 
     takes_timers = False
+    takes_columns = False
 
     def first_timer(self, _timestamp: int, /) -> int:
         """Return a time that no watermark reaches: the operator has no timers of event time, so bundles may wait for all records."""

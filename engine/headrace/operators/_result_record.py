@@ -45,7 +45,7 @@ class StoredField(Generic[State]):
 AggregatedField = StoredField[Accumulator]
 MultisetField = StoredField[Multiset]
 
-_Additions = list[
+Additions = list[
     tuple[Callable[[Any], object] | None, list[tuple[Callable[[Any], Any], list[tuple[str, Accumulator]]]]]
 ]
 _kind_of = attrgetter("kind")
@@ -104,7 +104,7 @@ class ResultRecord(WindowResult):
         self.fields: list[AggregatedField] = [
             field for field in self._stored if isinstance(field.accumulator, Accumulator)
         ]
-        self._additions = _grouped(self.fields)
+        self._additions = grouped(self.fields)
         aggregates = msgspec.defstruct(
             f"{gives.__name__}Accumulators", [(field.name, field.accumulator.type) for field in self._stored]
         )
@@ -251,6 +251,11 @@ class ResultRecord(WindowResult):
         changes.end()
         return part
 
+    @property
+    def takes_columns(self) -> bool:
+        """Return whether no user code adds the records, which may change a state in place."""
+        return not any(isinstance(field.accumulator, OwnAccumulator | Multiset) for field in self._stored)
+
     def _added_together(
         self, records: Sequence[BundledRecord], states: Any
     ) -> list[tuple[str, Callable[[], Any]]] | None:
@@ -300,7 +305,7 @@ class ResultRecord(WindowResult):
         return {"aggregates": [f"{field.name} = {field.aggregate}" for field in self._stored]}
 
 
-def _grouped(fields: Sequence[AggregatedField]) -> _Additions:
+def grouped(fields: Sequence[AggregatedField]) -> Additions:
     """Return the fields, by `where` and by what they read."""
     wheres = {id(field.where): field.where for field in fields}
     groups: dict[int, dict[Any, tuple[Callable[[Any], Any], list[tuple[str, Accumulator]]]]] = {}

@@ -13,16 +13,19 @@ before a record has the result before it:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_args, get_origin
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.api.records import RowKind
 from headrace.operators._accumulators import (
     Accumulator,
     AvgAccumulator,
@@ -36,6 +39,7 @@ from headrace.operators._accumulators import (
     Total,
 )
 from headrace.operators._result_record import AggregatedField
+from headrace.operators._value_types import annotated_type
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -326,3 +330,29 @@ _MAKERS: dict[type[Accumulator], FieldInColumns] = {
     FirstAccumulator: _by_time(takes_later=False),
     LastAccumulator: _by_time(takes_later=True),
 }
+
+
+def are_additions(kinds: pa.Int32Array) -> bool:
+    """Return whether no record of these row kinds is a retraction."""
+    added: bool = pc.all(pc.is_in(kinds, _ADDED)).as_py()
+    return added
+
+
+def is_plain(field: msgspec.structs.FieldInfo) -> bool:
+    """Return whether columns hold the values of a field as records do, and a record takes any value of its type."""
+    limited = any(getattr(mark, limit, None) is not None for mark in _metadata(field.type) for limit in _LIMITS)
+    return annotated_type(field.type).type in _PLAIN and not limited
+
+
+def _metadata(annotation: Any) -> Iterator[Any]:
+    """Yield the metadata of an annotation and of its parts."""
+    if get_origin(annotation) is Annotated:
+        yield from get_args(annotation)[1:]
+    for part in get_args(annotation):
+        yield from _metadata(part)
+
+
+_PLAIN: Final = (int, float, str, bool, bytes, Decimal, date)
+_LIMITS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
+"""Attributes of `msgspec.Meta` that limit values."""
+_ADDED = pa.array([int(RowKind.INSERT), int(RowKind.UPDATE_AFTER)], pa.int32())

@@ -6,14 +6,22 @@ merges its slices when it fires.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
-from functools import lru_cache
+from functools import cached_property
 from itertools import chain
 from operator import attrgetter
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.api.batches import Bundle, BundledRecord, BundleFunction, TimerBundle
+from headrace.api.batches import (
+    Bundle,
+    BundledRecord,
+    BundleFunction,
+    ColumnFunction,
+    ColumnResults,
+    KeyedColumns,
+    TimerBundle,
+)
 from headrace.api.changelog import StreamChanges
 from headrace.api.column_reads import ColumnReads
 from headrace.api.functions import Context, TimeDomain
@@ -24,6 +32,7 @@ from headrace.operators._accumulators import BundledChanges, Change, sign_of
 from headrace.operators._event_time import check_in_calendar
 from headrace.operators._normalize import IN_WINDOW, unmatched
 from headrace.operators._processing_time import in_time, timed_name
+from headrace.operators._slice_times import Sliced, SliceTimes
 from headrace.operators._triggers import (
     EVERY,
     Early,
@@ -47,78 +56,8 @@ from headrace.operators._window_results import (
     unique_by_bounds,
 )
 
-_MOST: Final = 100_000
-"""Number of times that are remembered of each kind: those of 10,000 windows of ten slices, but of ten windows of 10,000."""
-
-
-class Sliced(Protocol):
-    """Windows that consist of slices. Times are ms; windows and slices are half open.
-
-    A slice is known by a number that its timestamps share: its start, or a label. Numbers follow the order of time.
-    """
-
-    @property
-    def name(self) -> str:
-        """Return the name of these windows' state: other windows never read it."""
-        ...
-
-    def slice_of(self, at: int) -> int:
-        """Return the slice that contains a timestamp."""
-        ...
-
-    def slicer(self) -> Callable[[int], int]:
-        """Return `slice_of` as a function that takes less time."""
-        ...
-
-    def slices_of(self, end: int) -> Sequence[int]:
-        """Return the slices of the window that ends at `end`, in order of time."""
-        ...
-
-    def ends_of(self, slice_: int, /) -> list[int]:
-        """Return the ends of the windows that contain a slice, the earliest first."""
-        ...
-
-    def start_of(self, end: int) -> int:
-        """Return the start of the window that ends at `end`."""
-        ...
-
-
-def last_slices(slices: Sequence[int], end: int, ends_of: Callable[[int], Sequence[int]]) -> Sequence[int]:
-    """Return those slices of the window that ends at `end` that are in no later one; `ends_of` is that of the windows.
-
-    A slice of one window is always its last: also where rules of a time zone have moved its end since it was stored.
-    """
-    if len(slices) == 1 and len(ends_of(slices[0])) == 1:
-        return slices
-    return [slice_ for slice_ in slices if ends_of(slice_)[-1] == end]
-
-
-class SliceTimes:
-    """Times of windows and their slices, computed once: they are the same for all keys, and computing them costs as much as a read.
-
-    Slices have names: their numbers as texts, which are the namespaces of their state.
-    """
-
-    def __init__(self, windows: Sliced) -> None:
-        """Take the windows."""
-        self._windows = windows
-        self.slice_of = windows.slicer()
-        ends = windows.ends_of(self.slice_of(0))
-        slices = len(windows.slices_of(ends[-1]))
-        remembered = lru_cache(maxsize=max(_MOST // max(slices, len(ends)), 1))
-        self.ends_of = remembered(windows.ends_of)
-        self.start_of = remembered(windows.start_of)
-        self.names_of = remembered(self._names_of)
-        self.last_names_of = remembered(self._last_names_of)
-
-    def _names_of(self, end: int) -> tuple[str, ...]:
-        """Return the names of the slices of the window that ends at `end`, in order of time."""
-        return tuple(map(str, self._windows.slices_of(end)))
-
-    def _last_names_of(self, end: int) -> tuple[str, ...]:
-        """Return the names of the slices that are in no later window than the one that ends at `end`."""
-        return tuple(map(str, last_slices(self._windows.slices_of(end), end, self.ends_of)))
-
+if TYPE_CHECKING:
+    from headrace.operators._slice_columns import SliceColumns
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
@@ -130,7 +69,7 @@ _kind_of = attrgetter("kind")
 _time_of = attrgetter("timestamp")
 
 
-class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
+class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction):
     """Results of windows that consist of slices.
 
     The state stores a slice in the namespace of its number. An event-time timer at the last timestamp of each window
@@ -192,7 +131,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         fired = [end for end in ends if end - 1 <= ctx.watermark < self._over_at(end)]
         before = [await self._result(end, ctx) for end in fired]
         if stored is None:
-            self._register(start, ends, ctx)
+            self._register(start, ctx)
         await slice_.add(change)
         for end, result in zip(fired, before, strict=True):
             self._window_result.emit(ctx, result, await self._result(end, ctx), at=end - 1)
@@ -210,6 +149,25 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         """Return the last timestamp of a record's first window; None with early results, whose next one depends on the watermark."""
         return self._times.ends_of(self._times.slice_of(timestamp))[0] - 1 if self._early is None else None
 
+    @cached_property
+    def _columns(self) -> SliceColumns:
+        from headrace.operators._slice_columns import SliceColumns
+
+        return SliceColumns(self._times, self._window_result, self._timers_of, self._lateness)
+
+    @property
+    def takes_columns(self) -> bool:
+        """Return whether records may come as columns: not where their windows may have early results."""
+        return self._early is None and self._window_result.takes_columns
+
+    def in_namespaces(self, columns: KeyedColumns, /) -> KeyedColumns | None:
+        """Return the records by key and slice; None if a record is a retraction, or comes behind the end of its first window."""
+        return self._columns.in_slices(columns)
+
+    def process_columns(self, columns: KeyedColumns, /) -> ColumnResults | None:
+        """Add records to their slices; return None if they have to be added one by one."""
+        return self._columns.results(columns)
+
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
         """Add records to their slices, with one read and one write for each slice. No window of theirs has fired: none is late."""
         if any(map(_kind_of, bundle.records)):
@@ -217,7 +175,6 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
                 check_kind(RowKind(record.kind), self._refusing)
         by_slice = self._by_slice(bundle.records)
         known = await self._known(by_slice)
-        new_timers = set[int]()
         for start, all_records in by_slice.items():
             records = all_records if str(start) in known else self._from_first_addition(bundle, all_records)
             if not records:
@@ -226,8 +183,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
             ends = self._times.ends_of(start)
             check_in_calendar(ctx.timestamp, self._times.start_of(ends[0]), ends[-1], self._lateness)
             if (name := str(start)) not in known:
-                self._register(start, [end for end in ends if end not in new_timers], ctx)
-                new_timers.update(ends)
+                self._register(start, ctx)
             await self.slices.namespace(name).add_all(BundledChanges(bundle, records))
             self._register_early(ends, ctx)
 
@@ -285,6 +241,10 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
         """Return whether the windows that end at one watermark may fire together: not where results may be corrected, or come early."""
         return not self._lateness and self._early is None
 
+    def read_by_timer(self, timestamp: int, /) -> str | None:
+        """Return the name of a window's slice, if it has only one."""
+        return None if self._shares_slices else self._times.names_of(timestamp + 1)[0]
+
     async def on_timers(self, bundle: TimerBundle, ctx: Context, /) -> None:
         """Emit the results of windows, with one read of their slices, and free the slices that no later window has."""
         names_of, key = self._times.names_of, ctx.key
@@ -299,14 +259,19 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction):
                 if parts.pop(name, None) is not None:
                     await self.slices.namespace(name).clear()
 
-    def _register(self, start: int, ends: list[int], ctx: Context) -> None:
-        """Register the timers of a new slice, those of its windows at `ends`. A timer that fires at the end of the input could not register them."""
-        for end in ends:
-            if end - 1 > ctx.watermark:
-                ctx.timers.register_event_time(end - 1)
+    def _register(self, start: int, ctx: Context) -> None:
+        """Register the timers of a new slice. A timer that fires at the end of the input could not register those of windows that have fired."""
+        for at, namespace in self._timers_of(start):
+            if at > ctx.watermark:
+                ctx.timers.register_event_time(at, namespace)
+
+    def _timers_of(self, start: int) -> list[tuple[int, str]]:
+        """Return the times (ms) and the namespaces of the timers of a slice: those of its windows, and the one that frees it."""
+        ends = self._times.ends_of(start)
+        timers = [(end - 1, "") for end in ends]
         if self._lateness:
-            over_at = self._over_at(self._times.ends_of(start)[-1])
-            ctx.timers.register_event_time(over_at, f"{FREE}{start}")
+            timers.append((self._over_at(ends[-1]), f"{FREE}{start}"))
+        return timers
 
     # ------------------------------------------------------------------------------------------------ early results
 

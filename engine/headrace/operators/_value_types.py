@@ -137,7 +137,7 @@ class BundledValues:
     All aggregates with the same field share it, so types are looked at once.
     """
 
-    __slots__ = ("_records", "all", "type")
+    __slots__ = ("all", "records", "type")
 
     def __init__(self, read: Callable[[Any], Any], records: Sequence[BundledRecord]) -> None:
         """Read the values of the records."""
@@ -147,7 +147,7 @@ class BundledValues:
             types.remove(NoneType)
             records = [record for record, value in zip(records, values, strict=True) if value is not None]
             values = [value for value in values if value is not None]
-        self._records = records
+        self.records = records
         self.all = values
         self.type: type | None = types.pop() if len(types) == 1 else None
         """Type of the values, if all have the same; True is no int here."""
@@ -155,4 +155,4 @@ class BundledValues:
     @property
     def times(self) -> list[int]:
         """Return the event times of the records (ms)."""
-        return [record.timestamp for record in self._records]
+        return [record.timestamp for record in self.records]

@@ -14,7 +14,7 @@ from headrace.api.records import Struct
 from headrace.api.states import ListState
 from headrace.operators._event_time import check_in_calendar
 from headrace.operators._processing_time import check_takes_nothing_back, in_time, timed_name
-from headrace.operators._sliced_windows import Sliced, last_slices
+from headrace.operators._slice_times import Sliced, last_slices
 from headrace.operators._value_types import are_equal
 
 Left = TypeVar("Left", bound=Struct)

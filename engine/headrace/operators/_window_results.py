@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.api.batches import BundleAggregate
+from headrace.api.batches import BundleAggregate, BundledRecord
 from headrace.api.column_reads import TIME, ColumnReads, Kind, Reads, fields_read
 from headrace.api.functions import Context
 from headrace.api.options import Ranks
@@ -83,6 +83,11 @@ class WindowResult(abc.ABC):
             else:
                 part = self.add(change, part)
         return part
+
+    @property
+    def takes_columns(self) -> bool:
+        """Return whether records may be added together that come as columns. By default they may not."""
+        return False
 
     @abc.abstractmethod
     def merge(self, one: Any, other: Any) -> Any:
@@ -208,6 +213,16 @@ class RankedWindow(WindowResult):
             return part
         part.first = self._kept(self._ranking.inserted(part.first, row))
         return part
+
+    @property
+    def takes_columns(self) -> bool:
+        """Return True: `with_records` adds records together."""
+        return True
+
+    def with_records(self, part: Any, records: Sequence[BundledRecord]) -> Any:
+        """Return a part (None: there is none) with records added, none of which is a retraction. `part` does not change."""
+        first = [] if part is None else part.first
+        return self.slice(first=self._kept(self._ranking.with_records(first, records, keeps_all=self._retracting)))
 
     def may_hold(self, change: Change, part: Any) -> bool:
         """Return whether the part has the record of a retraction."""

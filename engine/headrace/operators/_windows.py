@@ -73,6 +73,10 @@ class _EqualSlices(_SlicedWindows):
         length, first = self.slice_length, self.slice_of(0)
         return lambda at: at - (at - first) % length
 
+    def slices_at(self, times: Any, /) -> Any:
+        """Return the slices that contain timestamps, an array of NumPy."""
+        return self.slicer()(times)
+
     def slices_of(self: Any, end: int) -> Sequence[int]:
         """Return the slices of the window that ends at `end`, in order of time."""
         return range(self.start_of(end), end, self.slice_length)
@@ -270,6 +274,10 @@ class Calendar(_SlicedWindows):
     def slicer(self) -> Callable[[int], int]:
         """Return `slice_of` as a function that takes less time."""
         return self._periods.label_at
+
+    def slices_at(self, times: Any, /) -> Any:
+        """Return the slices that contain timestamps, an array of NumPy."""
+        return list(map(self._periods.label_at, times.tolist()))
 
     def slices_of(self, end: int) -> Sequence[int]:
         """Return the only slice of the window that ends at `end`."""

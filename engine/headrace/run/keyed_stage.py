@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter, methodcaller
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import crash_points
-from headrace.api.batches import ColumnFunction, ColumnResults, KeyedColumns
+from headrace.api.batches import ColumnFunction, EmittedColumns, KeyedColumns
 from headrace.api.functions import KeyedBroadcastFunction
 from headrace.api.graph import AsyncWait, Process, UpsertMaterialize
 from headrace.api.types import output_type
@@ -44,11 +44,12 @@ from headrace.run.flow import laid
 from headrace.run.materializer_stage import MaterializerWork, Needed, needed_rows
 from headrace.run.messages import KeyedTask, TaskReport
 from headrace.run.output import TaskOutput
-from headrace.run.rows import ColumnarRows, Rows, elements_of, handed_on
+from headrace.run.rows import ColumnarRows, Rows, Takes, elements_of, handed_on
 from headrace.run.watch import StopSign, TaskNotes, keyed_stage
-from headrace.state.backend import EntryChange
+from headrace.state.backend import EntryChange, within
 from headrace.state.broadcast import BroadcastRow
 from headrace.state.key_groups import KeyGroupRange, key_group_range
+from headrace.state.timers import Timer
 from headrace.state.values import SingleStore
 from headrace.tables.changelog import QuarantineRow
 from headrace.tables.entries import broadcast_groups, load_broadcast_state
@@ -64,60 +65,77 @@ class ColumnWork:
     process: KeyedProcess
     watermarks: Sequence[Watermark]
     watermark: int | None
+    takes: Takes
 
-    def run(self, batches: Sequence[pa.RecordBatch]) -> ColumnarRows | None:
-        """Return what the function emits, and set its state; None, with nothing changed, if records have to be processed one by one."""
+    def run(self, batches: Sequence[pa.RecordBatch]) -> ColumnarRows | bool:
+        """Set the state of the function and its timers, and return what it emits; True if only timers emit something.
+
+        False means that nothing has changed: the records have to be processed one by one.
+        """
         function, store = self.operator.function, self.process.stores[0]
         if not (isinstance(function, ColumnFunction) and isinstance(store, SingleStore) and batches):
-            return None
+            return False
         try:
             rows = pa.concat_batches(batches)
         except pa.ArrowInvalid:  # 2 GiB of text, more than a column can hold
-            return None
-        orders, keys = rows["order"], rows["key"].dictionary_encode()
-        distinct = keys.dictionary.to_pylist()
-        if len(distinct) > store.cache_limit:
-            return None
-        columns = KeyedColumns(
+            return False
+        columns = function.in_namespaces(self._columns(rows, batches, function))
+        if columns is None or len(columns.keys) > store.cache_limit:
+            return False
+        names = columns.keys
+        if columns.namespaces:
+            names = [*map(within, columns.keys, columns.namespaces)]
+        columns = replace(columns, values=store.values_of(names))
+        results = function.process_columns(columns)
+        if results is None:
+            return False
+        store.set_values(names, results.values, _last_times(columns))
+        for timer in results.timers:
+            self.process.timers.register(Timer(timer.timestamp, columns.keys[timer.key], namespace=timer.namespace))
+        late = columns.timestamps.to_numpy() <= columns.watermarks
+        self.process.count(len(rows), int(late.sum()))
+        return True if results.emitted is None else _placed(results.emitted, rows["order"], output_type(function))
+
+    def _columns(self, rows: pa.RecordBatch, batches: Sequence[pa.RecordBatch], function: Any) -> KeyedColumns:
+        keys = rows["key"].dictionary_encode()
+        return KeyedColumns(
             records=rows["in0"],
             timestamps=rows["timestamp"],
             kinds=rows["kind"],
-            keys=distinct,
+            watermarks=self._watermarks_before(rows["order"]),
+            bundled=lambda: (elements_of(batch, self.takes) for batch in batches),
+            keys=keys.dictionary.to_pylist(),
             key_numbers=keys.indices,
-            values=store.values_of(distinct),
             result_type=struct_type(output_type(function)),
         )
-        results = function.process_columns(columns)
-        if results is None:
-            return None
-        store.set_values(distinct, results.values, _last_times(columns))
-        self.process.count(len(orders), self._late(orders, columns.timestamps))
-        return _placed(results, orders, output_type(function))
 
-    def _late(self, orders: pa.BinaryArray, timestamps: pa.Int64Array) -> int:
-        """Return the number of records at or below the last watermark before them."""
-        watermark = NO_WATERMARK if self.watermark is None else self.watermark
-        times, late, start = timestamps.to_numpy(), 0, 0
+    def _watermarks_before(self, orders: pa.BinaryArray) -> Times:
+        """Return the last watermark before each record."""
+        watermark, start = NO_WATERMARK if self.watermark is None else self.watermark, 0
+        before = np.full(len(orders), watermark)
         for mark in sorted(self.watermarks):
             effects, end = (
                 bisect.bisect_left(orders, place(mark), start, key=_as_python)
                 for place in (before_watermark, behind_watermark)
             )
-            late += int((times[start:effects] <= watermark).sum())
-            late += int((times[effects:end] <= _clocks(orders[effects:end], watermark)).sum())
+            if effects < end:
+                before[effects:end] = _clocks(orders[effects:end], watermark)
             watermark, start = mark.timestamp, end
-        return late + int((times[start:] <= watermark).sum())
+            before[start:] = watermark
+        return before
 
+
+Times = np.ndarray[Any, np.dtype[np.int64]]
 
 _as_python = methodcaller("as_py")
 
 
-def _clocks(orders: pa.BinaryArray, watermark: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _clocks(orders: pa.BinaryArray, watermark: int) -> Times:
     """Return the watermark that each record at these places comes behind, if it is at least `watermark` (ms)."""
     causes = pc.binary_slice(orders, 0, CAUSE_SIZE).dictionary_encode()
     times = map(caused_at, causes.dictionary.to_pylist())
     clocks = [watermark if time is None else max(watermark, time - 1) for time in times]
-    by_row: np.ndarray[Any, np.dtype[np.int64]] = np.array(clocks, np.int64)[causes.indices.to_numpy()]
+    by_row: Times = np.array(clocks, np.int64)[causes.indices.to_numpy()]
     return by_row
 
 
@@ -129,7 +147,7 @@ def _last_times(columns: KeyedColumns) -> list[int]:
     return cast("list[int]", columns.timestamps.take(pa.array(last)).to_pylist())
 
 
-def _placed(results: ColumnResults, orders: pa.BinaryArray, record: type) -> ColumnarRows:
+def _placed(results: EmittedColumns, orders: pa.BinaryArray, record: type) -> ColumnarRows:
     """Return results with their places in the order, as `collect` gives them."""
     ends = pa.array([output_order(b"", index) for index in (0, 1)], pa.binary()).take(results.indices)
     places = pc.binary_join_element_wise(orders.take(results.rows), ends, pa.scalar(b""))
@@ -211,12 +229,12 @@ class _Work:
         )
         process.broadcast.load(self._broadcast_state(operator))
         resumed = self._resumed()
-        columns = None
+        columns: ColumnarRows | bool = False
         if self._takes_columns(operator) and not resumed:
             batches = list(batches)
-            columns = ColumnWork(operator, process, watermarks, self.task.watermark).run(batches)
+            columns = ColumnWork(operator, process, watermarks, self.task.watermark, self.stage.takes).run(batches)
         held = process.run(
-            self.elements(batches) if columns is None else (),
+            self.elements(batches) if columns is False else (),
             watermarks,
             broadcast=self._broadcast(),
             resumed=[*(request for _, request in resumed), *self._held_broadcast(operator)],
@@ -240,7 +258,7 @@ class _Work:
                 for refused in process.refused
             ]
         )
-        self._send_on(process.emitted if columns is None else columns)
+        self._send_on(process.emitted if isinstance(columns, bool) else columns)
         for side in operator.side_outputs:
             self._send_on(process.side_outputs[side.name], side.name)
         process.drop()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace.names import is_name
 from headrace.operators import Calendar, CalendarUnit, Tumbling
 from headrace.operators._calendar import Periods
-from headrace.operators._sliced_windows import SliceTimes
+from headrace.operators._slice_times import SliceTimes
 from tests.unit.operators.calendar_by_hand import CalendarByHand
 from tests.unit.support.fuzzing import examples
 

@@ -44,6 +44,12 @@ TABLES = ("keyed_state", "timers", "buffered_requests")
 SINGLE = {"execution": {"async-state": {"in-flight-records-limit": 1}}}
 
 
+@pytest.fixture(autouse=True)
+def _no_columns(monkeypatch):
+    """Let windows take bundles, and not columns."""
+    monkeypatch.setattr(SlicedAggregation, "takes_columns", False)
+
+
 def ms(number):
     return timedelta(milliseconds=number)
 

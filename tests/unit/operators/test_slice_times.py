@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.operators import Cumulative, Hopping, Tumbling
-from headrace.operators._sliced_windows import SliceTimes
+from headrace.operators._slice_times import SliceTimes
 
 MS = timedelta(milliseconds=1)
 

@@ -34,8 +34,8 @@ def taken(batches):
     notes = Pipeline("notes").source("notes", Note, event_time="at").key_by("writer")
     (*_, operator) = notes.aggregate("count", Notes, state_ttl=Lifetime.FOREVER).operators
     process = KeyedProcess(operator, HashMapBackend(), records=(Note,), watermark=None, last_watermark=None)
-    rows = ColumnWork(operator, process, (), None).run(batches)
-    return None if rows is None else [line.record for line in rows.emitted()], process.metrics
+    rows = ColumnWork(operator, process, (), None, (Note,)).run(batches)
+    return [line.record for line in rows.emitted()] if rows else None, process.metrics
 
 
 def batch(*notes):

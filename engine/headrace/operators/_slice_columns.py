@@ -1,0 +1,82 @@
+"""Windows of slices over columns: records of a micro-batch are added to their slices together, and the timers of new slices are set."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.api.batches import ColumnResults, KeyedColumns, NewTimer
+from headrace.operators._event_time import check_in_calendar
+from headrace.operators._part_columns import PartColumns, by_key
+from headrace.operators._result_record import ResultRecord
+from headrace.operators._running_fields import are_additions
+from headrace.operators._slice_times import SliceTimes
+from headrace.operators._window_results import RankedWindow, WindowResult
+
+TimersOf = Callable[[int], Sequence[tuple[int, str]]]
+"""Function of a slice that returns the time (ms) and the namespace of each timer."""
+
+
+class SliceColumns:
+    """Adds records to slices. No window of theirs has fired before them: so each window has all its records when its timer fires."""
+
+    def __init__(self, times: SliceTimes, result: WindowResult, timers_of: TimersOf, lateness: int) -> None:
+        """Take the times of the windows, their result, the function that returns the timers of a new slice, and the lateness in ms."""
+        self._times = times
+        self._parts = _parts_of(result)
+        self._timers_of = timers_of
+        self._lateness = lateness
+
+    def in_slices(self, columns: KeyedColumns) -> KeyedColumns | None:
+        """Return the records by key and slice; None if a record is a retraction, or comes behind the end of its first window."""
+        if not are_additions(columns.kinds):
+            return None
+        starts = self._times.slices_at(columns.timestamps.to_numpy())
+        slices, of_record = np.unique(starts, return_inverse=True)
+        numbers = slices.tolist()
+        first_ends = np.array([self._times.ends_of(start)[0] for start in numbers])
+        if (columns.watermarks >= first_ends[of_record] - 1).any():
+            return None
+        pairs, of_record = np.unique(columns.key_numbers.to_numpy() * len(numbers) + of_record, return_inverse=True)
+        return replace(
+            columns,
+            keys=[columns.keys[pair] for pair in (pairs // len(numbers)).tolist()],
+            namespaces=[str(numbers[pair]) for pair in (pairs % len(numbers)).tolist()],
+            key_numbers=pa.array(of_record.astype(np.int32)),
+        )
+
+    def results(self, columns: KeyedColumns) -> ColumnResults | None:
+        """Return the slices and the timers of new ones; None where a record fails, and has to be named."""
+        with contextlib.suppress(Exception):
+            self._check(columns)
+            return ColumnResults(self._parts(columns), timers=[*self._timers(columns)])
+        return None
+
+    def _check(self, columns: KeyedColumns) -> None:
+        for start in {*columns.namespaces}:
+            ends = self._times.ends_of(int(start))
+            check_in_calendar(0, self._times.start_of(ends[0]), ends[-1], self._lateness)
+
+    def _timers(self, columns: KeyedColumns) -> Iterator[NewTimer]:
+        by_slice = {name: self._timers_of(int(name)) for name in {*columns.namespaces}}
+        for number, (name, part) in enumerate(zip(columns.namespaces, columns.values, strict=True)):
+            for at, namespace in () if part is not None else by_slice[name]:
+                yield NewTimer(number, at, namespace)
+
+
+def _parts_of(result: WindowResult) -> Callable[[KeyedColumns], list[Any]]:
+    """Return the function that returns the part of each key with the records added, and changes nothing."""
+    if isinstance(result, ResultRecord):
+        return PartColumns(result).parts
+    assert isinstance(result, RankedWindow)  # noqa: S101 - no other result takes columns
+    return partial(_ranked, result)
+
+
+def _ranked(result: RankedWindow, columns: KeyedColumns) -> list[Any]:
+    return [result.with_records(part, records) for part, records in zip(columns.values, by_key(columns), strict=True)]

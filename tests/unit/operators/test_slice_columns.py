@@ -1,0 +1,356 @@
+"""Windows over columns: state, timers, results and their places are those of single records."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from itertools import pairwise
+from typing import Annotated, Any, NamedTuple
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import AggregateFunction, Digits, Pipeline, RowKind, Struct, TimeDomain, Timestamp
+from headrace.errors import UserFunctionError
+from headrace.execution.element import Watermark
+from headrace.execution.keyed_process import KeyedProcess
+from headrace.operators import (
+    ArgMax,
+    Avg,
+    Calendar,
+    CalendarUnit,
+    Count,
+    CountDistinct,
+    Cumulative,
+    First,
+    Hopping,
+    Last,
+    Max,
+    Min,
+    Sum,
+    Tumbling,
+    _part_columns,
+)
+from headrace.operators._sliced_windows import SlicedAggregation
+from headrace.records.order import output_order, record_order, timer_order
+from headrace.records.record_columns import to_struct_array
+from headrace.run.keyed_stage import ColumnWork
+from headrace.run.rows import ColumnarRows, elements_of, transit_table
+from headrace.state.backend import HashMapBackend
+from headrace.state.key_columns import key_json_column
+from headrace.testing import PipelineHarness
+from tests.unit.operators.test_group_columns import PRICES, Sale
+from tests.unit.support.fuzzing import examples
+
+AT_ONCE = 3
+"""Number of rows in a batch of Arrow."""
+
+
+def ms(number):
+    return timedelta(milliseconds=number)
+
+
+def is_cheap(sale):
+    return sale.cents is None or sale.cents < 2
+
+
+def article_of(sale):
+    if sale.article == "z":
+        raise ValueError("no such article")
+    return sale.article
+
+
+def weight_of(sale):
+    return float("nan") if sale.article == "n" else sale.weight
+
+
+class Computed(Struct, frozen=True):
+    """A result that columns can compute."""
+
+    shop: str
+    window_start: Timestamp
+    sales: Annotated[int, Count()]
+    cheap: Annotated[int, Count(where=is_cheap)]
+    priced: Annotated[int, Count("cents")]
+    cents: Annotated[int | None, Sum("cents")]
+    cheap_cents: Annotated[int | None, Sum("cents", where=is_cheap)]
+    mean: Annotated[float | None, Avg("cents")]
+    cheapest: Annotated[int | None, Min("cents")]
+    dearest: Annotated[int | None, Max("cents", where=is_cheap)]
+    any_new: Annotated[bool, Max("is_new")]
+    last: Annotated[int | None, Last("cents")]
+    latest: Annotated[Timestamp, Max("at")]
+
+
+class Mixed(Struct, frozen=True):
+    """A result with fields that need records."""
+
+    shop: str
+    window_start: Timestamp
+    window_end: Timestamp
+    weight: Annotated[float | None, Sum("weight")]
+    mean_weight: Annotated[float | None, Avg("weight", where=is_cheap)]
+    lightest: Annotated[float | None, Min("weight")]
+    heaviest: Annotated[float | None, Max(weight_of)]
+    weights: Annotated[int, CountDistinct("weight")]
+    articles: Annotated[int, CountDistinct("article")]
+    cheap_articles: Annotated[int, CountDistinct("article", where=is_cheap)]
+    least: Annotated[str | None, Min(article_of)]
+    dearest: Annotated[str | None, ArgMax("article", by="cents")]
+    price: Annotated[Decimal | None, Digits(38, 2), Sum("price")]
+    lowest: Annotated[Decimal | None, Digits(22, 3), Min("price")]
+    first: Annotated[str | None, First("article")]
+    last: Annotated[float | None, Last("weight")]
+
+
+class Articles(AggregateFunction[Sale, list[str], str]):
+    def create_accumulator(self):
+        return []
+
+    def add(self, value, accumulator, /):
+        return [*accumulator, value.article]
+
+    def get_result(self, accumulator, /):
+        return "".join(accumulator)
+
+    def merge(self, one, other, /):
+        return one + other
+
+
+class Own(Struct, frozen=True):
+    shop: str
+    articles: Annotated[str, Articles()]
+
+
+SALES = st.builds(
+    Sale,
+    shop=st.sampled_from(["a", "b", 'c"']),
+    at=st.integers(-20, 20),
+    cents=st.none() | st.integers(-5, 5) | st.sampled_from([1 << 53, (1 << 53) + 1, -(1 << 63), (1 << 63) - 1]),
+    weight=st.none() | st.sampled_from([0.0, -0.0, 0.1, 0.2, 0.3, 1e16, -1e16]),
+    article=st.none() | st.sampled_from(["", "a", "ab", "é", "\U0001f600"]),
+    is_new=st.booleans(),
+    price=st.none() | PRICES,
+)
+UNUSUAL = st.builds(
+    Sale,
+    shop=st.just("a"),
+    at=st.integers(-20, 20),
+    cents=st.just(1),
+    weight=st.just(1.0),
+    article=st.sampled_from(["z", "n", "a"]),
+    is_new=st.just(value=True),
+)
+BERLIN = Calendar(CalendarUnit.DAY, zone="Europe/Berlin")
+WINDOWS = [Tumbling(ms(10)), Tumbling(ms(40), ms(-3)), Hopping(ms(9), ms(4), ms(-1)), Cumulative(ms(12), ms(4)), BERLIN]
+
+
+class Step(NamedTuple):
+    """Records, and the watermark behind them: how much later than the last one, with effects of timers that it fires upstream."""
+
+    sales: list[Any]
+    kinds: list[RowKind]
+    later: int
+    effects: list[Any]
+    ends_batch: bool
+
+
+ADDED = st.just(RowKind.INSERT)
+
+
+def steps(sales, kinds=ADDED):
+    """Draw the steps of a stage."""
+    return st.lists(
+        st.builds(
+            Step,
+            st.lists(sales, max_size=8),
+            st.lists(ADDED, min_size=8, max_size=8) | st.lists(kinds, min_size=8, max_size=8),
+            st.integers(1, 15),
+            st.lists(sales, max_size=2),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+
+
+def ordered(steps, *, in_time):
+    """Yield the rows of each micro-batch, as places, records, times and kinds, with its watermarks. `in_time`: no record is late."""
+    ordinal, watermark, rows, watermarks = 1, -30, [], []
+    for step in steps:
+        for sale, kind in zip(step.sales, step.kinds, strict=False):
+            at = max(sale.at, watermark + 1) if in_time else sale.at
+            rows.append((record_order(ordinal), sale, at, int(kind)))
+            ordinal += 1
+        later = watermark + step.later
+        place = Watermark(record_order(ordinal), later)
+        for number, sale in enumerate(step.effects):
+            at = min(max(sale.at, watermark + 1), later)
+            rows.append((output_order(timer_order(place.order, at, b'"x"'), number), sale, at, 0))
+        watermarks.append(place)
+        watermark = later
+        if step.ends_batch:
+            yield sorted(rows), watermarks
+            rows, watermarks = [], []
+    yield sorted(rows), watermarks
+
+
+def batches_of(rows):
+    """Return rows as a keyed task gets them."""
+    if not rows:
+        return []
+    orders, sales, times, kinds = zip(*rows, strict=True)
+    records = to_struct_array(sales, Sale)
+    places = pa.array(orders, pa.binary()), pa.array(times, pa.int64()), pa.array(kinds, pa.int32())
+    table = transit_table((Sale,), 0, ColumnarRows(Sale, *places, records), key_json_column(records.field("shop")), 8)
+    return table.combine_chunks().to_batches(max_chunksize=AT_ONCE)
+
+
+class Stage:
+    """One keyed stage, micro-batch by micro-batch. `taken` has whether columns took the records of each."""
+
+    def __init__(self, operator, *, by_columns):
+        self.operator, self.by_columns = operator, by_columns
+        self.backend, self.watermark, self.fired = HashMapBackend(), None, None
+        self.taken = []
+
+    def run(self, rows, watermarks):
+        """Return all that a micro-batch leaves behind, or its error."""
+        last = watermarks[-1].timestamp if watermarks else self.watermark
+        process = KeyedProcess(
+            self.operator,
+            self.backend,
+            records=(Sale,),
+            watermark=self.watermark,
+            last_watermark=last,
+            timers_fired=self.fired,
+            stage=1,
+        )
+        batches, taken = batches_of(rows), False
+        if self.by_columns:
+            taken = ColumnWork(self.operator, process, watermarks, self.watermark, (Sale,)).run(batches)
+        self.taken.append(taken)
+        try:
+            process.run([] if taken else [elements_of(batch, (Sale,)) for batch in batches], watermarks)
+        except UserFunctionError as error:
+            return str(error)
+        changes = [(store, [*changes]) for store, changes in process.changes()]
+        timers = process.timers.changes()
+        for store, entries in changes:
+            self.backend.write_batch(store.writes(entries))
+        self.backend.write_batch(process.timers.writes(timers))
+        self.watermark, self.fired = last, process.timers.fired_until()
+        states = sorted(map(repr, (entry for _, entries in changes for entry in entries)))
+        return process.emitted, process.side_outputs, states, sorted(timers), process.metrics, process.timers.fired
+
+
+def operator_of(windows, result, *, lateness=0, row_kind=None):
+    """Return the operator of a window's aggregates, or of its first records: `result` is the number of them, negative with ties."""
+    sales = Pipeline("shop").source("sales", Sale, event_time="at", row_kind=row_kind).key_by("shop").window(windows)
+    if isinstance(result, int):
+        chosen = sales.top("totals", abs(result), by="cents", ties=result < 0, allowed_lateness=ms(lateness))
+    else:
+        chosen = sales.aggregate("totals", result, allowed_lateness=ms(lateness))
+    late = chosen.side_output("late", Sale, sink="late")
+    return next(operator for operator in late.operators if operator.name == "totals")
+
+
+def equals_single_records(operator, steps, *, in_time=False):
+    """Return whether columns leave behind what single records do, and whether any columns were taken."""
+    by_columns, single = Stage(operator, by_columns=True), Stage(operator, by_columns=False)
+    for rows, watermarks in ordered(steps, in_time=in_time):
+        seen = by_columns.run(rows, watermarks)
+        assert repr(seen) == repr(single.run(rows, watermarks))
+        if isinstance(seen, str):
+            break
+    return by_columns.taken
+
+
+@examples(60)
+@given(
+    steps(SALES),
+    st.sampled_from(WINDOWS),
+    st.sampled_from([Computed, Mixed, 2, -1]),
+    st.sampled_from([0, 8]),
+    st.booleans(),
+)
+def test_columns_equal_single_records(steps, windows, result, lateness, in_time):
+    equals_single_records(operator_of(windows, result, lateness=lateness), steps, in_time=in_time)
+
+
+@examples(15)
+@given(steps(SALES | UNUSUAL), st.sampled_from(WINDOWS))
+def test_errors_are_those_of_single_records(steps, windows):
+    equals_single_records(operator_of(windows, Mixed), steps, in_time=True)
+
+
+@examples(15)
+@given(steps(SALES, st.sampled_from(RowKind)), st.sampled_from(WINDOWS), st.sampled_from([Computed, Mixed, 2]))
+def test_retractions_are_taken_one_by_one(steps, windows, result):
+    equals_single_records(operator_of(windows, result, row_kind="kind"), steps, in_time=True)
+
+
+def sale(at, cents=1, shop="a"):
+    return Sale(shop, at, cents, 0.1, "x", is_new=False)
+
+
+def step(*sales, later, effects=(), ends_batch=False):
+    return Step([*sales], [RowKind.INSERT] * len(sales), later, [*effects], ends_batch)
+
+
+@pytest.mark.parametrize("windows", WINDOWS[2:])
+@pytest.mark.parametrize("result", [Computed, Mixed, 1])
+def test_records_in_time_are_taken_as_columns(windows, result):
+    times = range(-28, 40, 4)
+    given = [step(*(sale(before), sale(at)), later=4, ends_batch=at % 8 == 0) for before, at in pairwise(times)]
+    taken = equals_single_records(operator_of(windows, result), given)
+    assert taken[:-1] == [True] * (len(taken) - 1)
+
+
+def test_record_behind_its_first_window_is_taken_alone():
+    given = [step(sale(-25), later=13), step(sale(-20), later=20)]
+    assert equals_single_records(operator_of(Hopping(ms(9), ms(3)), Computed), given) == [False]
+
+
+def test_effects_of_timers_are_in_time():
+    given = [step(later=40, effects=[sale(at) for at in range(-20, 10)]), step(later=10)]
+    assert equals_single_records(operator_of(WINDOWS[0], Computed), given) == [True]
+
+
+@pytest.mark.parametrize(
+    ("options", "result", "expected"),
+    [
+        ({}, Computed, True),
+        ({"allowed_lateness": ms(5)}, Mixed, True),
+        ({"early": ms(5)}, Computed, False),
+        ({}, Own, False),
+    ],
+)
+def test_early_results_and_own_aggregates_need_records(options, result, expected):
+    sales = Pipeline("shop").source("sales", Sale, event_time="at").key_by("shop").window(WINDOWS[0])
+    assert sales.aggregate("totals", result, **options).operators[-1].function.takes_columns is expected
+
+
+def test_windows_of_processing_time_need_records():
+    sales = Pipeline("shop").source("sales", Sale, event_time="at").key_by("shop")
+    windows = sales.window(WINDOWS[0], time=TimeDomain.PROCESSING_TIME)
+    assert not windows.aggregate("totals", Computed).operators[-1].function.takes_columns
+
+
+def test_too_many_objects_are_taken_one_by_one(monkeypatch):
+    monkeypatch.setattr(_part_columns, "MOST_OBJECTS", 1)
+    given = [step(sale(0), sale(1), later=15)]
+    assert equals_single_records(operator_of(WINDOWS[0], Mixed), given) == [False]
+    assert equals_single_records(operator_of(WINDOWS[0], Computed), given) == [True]
+
+
+def test_tasks_take_columns():
+    operator = Pipeline("shop").source("sales", Sale, event_time="at").key_by("shop").window(WINDOWS[0])
+    harness = PipelineHarness(operator.aggregate("totals", Computed).sink("log"), bucket=4)
+    harness.feed("sales", [sale(at, shop=shop) for at in range(30) for shop in "ab"])
+    with mock.patch.object(SlicedAggregation, "process_bundle", side_effect=AssertionError):
+        harness.run(end_of_input=True)
+    assert sorted((row.shop, row.sales) for row in harness.sink("log")) == [("a", 10)] * 3 + [("b", 10)] * 3

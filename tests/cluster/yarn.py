@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import hypothesis  # noqa: F401  pytest imports it at the end otherwise, when finalizers of py4j disturb the parser of Python 3.11
 import psutil
 import pyspark
 import pytest

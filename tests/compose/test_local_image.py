@@ -170,7 +170,7 @@ def image(tmp_path_factory, wheel, shop) -> Image:
     return built
 
 
-def test_pod_runs_a_job_on_a_read_only_root(image, shop, tmp_path):
+def test_pod_runs_job_on_read_only_root(image, shop, tmp_path):
     tables = tmp_path / "tables"
     tables.mkdir()
     os.chown(tables, image.user, image.user)

@@ -50,12 +50,13 @@ test-all: .ready .site-tools lint imports
 	@$(LANES) SPARK="spark fault cluster kafka" OTHERS="types installations airflow compose simulation pure-python unit" QUICK="$(ALL)"
 	@$(MAKE) closing-line
 
-# the long tests: many more examples of what test-all draws
+# the long tests: many more examples of what test-all draws, and a job on YARN
 test-long: export HEADRACE_EXAMPLES = 4
 test-long: .ready
 	@$(MAKE) tier-unit QUICK="$(LONG)"
 	@$(MAKE) tier-spark QUICK="$(LONG)"
 	@$(MAKE) tier-fault QUICK="$(LONG)"
+	@$(MAKE) tier-cluster QUICK="$(LONG)"
 	@$(MAKE) tier-installations INSTALLED="-m 'slow and long'"
 
 # simulate a job whose world fails, without a JVM: thousands of worlds, a seed each; SEEDS=17-17 plays one again (about 0.4 s each)

@@ -129,15 +129,15 @@ def asleep(once: Path, during: subprocess.Popen[str]) -> psutil.Process:
     """
     deadline = clock.monotonic() + STARTS_WITHIN
     while not (processes := [process for process in psutil.process_iter() if _sleeps(process, once)]):
-        assert during.poll() is None, ended(during).stderr
+        assert during.poll() is None, ended(during)
         assert clock.monotonic() < deadline, f"no task sleeps; {once} exists: {once.exists()}"
         clock.sleep(0.1)
     return processes[0]
 
 
-def executor_of(worker: psutil.Process) -> psutil.Process:
-    """Return the executor that a Python worker belongs to."""
-    return next(parent for parent in worker.parents() if any(EXECUTOR in word for word in parent.cmdline()))
+def executor_of(worker: psutil.Process, program: str = EXECUTOR) -> psutil.Process:
+    """Return the executor that a Python worker belongs to, or the JVM of another `program` that a driver belongs to."""
+    return next(parent for parent in worker.parents() if any(program in word for word in parent.cmdline()))
 
 
 def _sleeps(process: psutil.Process, once: Path) -> bool:

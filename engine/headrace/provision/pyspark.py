@@ -44,11 +44,11 @@ def check_pyspark() -> str:
 
     Raises `ConfigError` when pyspark is missing, or when its Python code or its jars do not fit Delta's jars. The two
     can differ: the package pyspark-client, a dependency of Airflow's Spark provider, overwrites pyspark's Python
-    code.
+    code. A driver in a container of YARN has no folder of Spark: the JVM that started it brought pyspark along as a zip file.
     """
     version = _python_version()
-    home = spark_home()
-    spark = _jars_version(home) or version
+    home = None if _is_in_container() else spark_home()
+    spark = (home and _jars_version(home)) or version
     if _minor(version) not in FITTING_SPARK:
         raise ConfigError(f"pyspark {version} is installed, {_REFUSAL} Run: pip install pyspark=={TESTED_PYSPARK}")
     if _minor(spark) != _minor(version):
@@ -111,6 +111,11 @@ def spark_home() -> Path:
         if (home / "bin" / "spark-submit").is_file():
             return home
     raise ConfigError(f"{folder} has no Spark in it: it comes from pyspark-client, not from pyspark. {_INSTALL}")
+
+
+def _is_in_container() -> bool:
+    """Return whether the JVM of a driver in cluster mode has started this process, without a folder of Spark."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ and _named_home() is None
 
 
 def _minor(version: str) -> str:

@@ -72,6 +72,16 @@ def test_pyspark_client_alone_is_refused(installed):
         check_pyspark()
 
 
+def test_driver_in_a_container_needs_no_spark_folder(installed, monkeypatch):
+    """On YARN in cluster mode, pyspark is a zip file that the driver's JVM has brought along."""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    installed("4.2.0", None)
+    assert check_pyspark() == "4.2.0"
+    installed("3.5.1", None)
+    with pytest.raises(ConfigError, match=r"pyspark 3\.5\.1 is installed"):
+        check_pyspark()
+
+
 def test_spark_home_is_the_spark_that_counts(installed, tmp_path, monkeypatch):
     installed("4.2.0", "4.2.0")
     other = tmp_path / "opt" / "spark"

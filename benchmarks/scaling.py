@@ -33,7 +33,7 @@ state: {{root: state, local: local, backend: {backend}}}
 sources: {{clicks: {{path: ../events}}}}
 sinks: {{counts: {{path: lake/counts, mode: append}}}}
 """
-CODE = '''\
+CODE = """\
 from typing import Annotated
 
 from headrace import Context, KeyedProcessFunction, Lifetime, Pipeline, Struct, Timestamp, ValueState
@@ -76,7 +76,7 @@ own, by_key = keyed("own")
 by_key.process("totals", CountAndSum()).sink("counts")
 aggregate, by_key = keyed("aggregate")
 by_key.aggregate("totals", Counted, state_ttl=Lifetime.FOREVER).sink("counts")
-'''
+"""
 TASKS = ("sources", "totals")
 """Phases of a micro-batch in which workers have tasks."""
 
@@ -92,17 +92,23 @@ def main():
     parser.add_argument("--forms", nargs="*", default=["own", "aggregate"], choices=["own", "aggregate"])
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--backend", default="rocksdb")
-    parser.add_argument("--root", type=Path, default=Path("var/bench/scaling"), help="folder for input, state and tables")
+    parser.add_argument(
+        "--root", type=Path, default=Path("var/bench/scaling"), help="folder for input, state and tables"
+    )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/out"), help="folder of scaling.json")
     options = parser.parse_args()
     root = options.root.absolute()
     shutil.rmtree(root, ignore_errors=True)
     expected = new_input(root, options)
-    print(f"{options.rows:,} rows on {options.keys:,} keys in {counted(options.files)}, {cores} cores, medians of {options.repeat}")
+    print(
+        f"{options.rows:,} rows on {options.keys:,} keys in {counted(options.files)}, {cores} cores, medians of {options.repeat}"
+    )
     print("form       workers  wall s  times  CPU us a row  largest process MB  serial")
     lines = [line for form in options.forms for line in curve(form, root, options, expected)]
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "scaling.json").write_text(json.dumps({"cores": cores, "rows": options.rows, "lines": lines}, indent=1))
+    (options.out / "scaling.json").write_text(
+        json.dumps({"cores": cores, "rows": options.rows, "lines": lines}, indent=1)
+    )
     shutil.rmtree(root)
 
 
@@ -134,7 +140,12 @@ def curve(form, root, options, expected):
         runs = [one_run(form, workers, root, options, expected) for _ in range(options.repeat)]
         line = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
         first = first or line["wall"]
-        line |= {"form": form, "workers": workers, "times": first / line["wall"], "walls": [run["wall"] for run in runs]}
+        line |= {
+            "form": form,
+            "workers": workers,
+            "times": first / line["wall"],
+            "walls": [run["wall"] for run in runs],
+        }
         print(
             f"{form:10} {workers:7} {line['wall']:7.2f} {line['times']:6.2f} {line['cpu'] / options.rows * 1e6:13.2f} "
             f"{line['memory'] / 1e6:19,.0f} {line['serial'] / line['wall']:6.1%}",
@@ -154,7 +165,15 @@ def one_run(form, workers, root, options, expected):
     (home / "scaling_job.py").write_text(CODE)
     paths = os.pathsep.join([str(home), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "HEADRACE_HOME": str(home), "PYTHONPATH": paths}
-    line = [str(Path(sys.executable).with_name("headrace")), "run", form, "--runner", "local", "--parallelism", str(workers)]
+    line = [
+        str(Path(sys.executable).with_name("headrace")),
+        "run",
+        form,
+        "--runner",
+        "local",
+        "--parallelism",
+        str(workers),
+    ]
     begun = time.perf_counter()
     process = subprocess.Popen([*line, "--json"], env=environment, cwd=home, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)  # of the run and its ended workers, and of no other run

@@ -38,7 +38,8 @@ from headrace.operators._sliced_windows import SlicedAggregation
 from headrace.records.order import output_order, record_order, timer_order
 from headrace.records.record_columns import to_struct_array
 from headrace.run.keyed_stage import ColumnWork
-from headrace.run.rows import ColumnarRows, elements_of, transit_table
+from headrace.run.rows import ColumnarRows, elements_of
+from headrace.run.transit import transit_table
 from headrace.state.backend import HashMapBackend
 from headrace.state.key_columns import key_json_column
 from headrace.testing import PipelineHarness

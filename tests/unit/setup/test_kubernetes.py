@@ -70,7 +70,8 @@ def test_cron_job_starts_one_run_at_a_time():
 def test_command_of_the_pod_exists():
     command, *words = JOB_POD["containers"][0]["args"]
     assert 'ENTRYPOINT ["headrace"]' in DOCKERFILE
-    parameters = whole_command(app).commands[command].make_context(command, words).params
+    commands = vars(whole_command(app))["commands"]
+    parameters = commands[command].make_context(command, words).params
     assert (parameters["job"], parameters["runner"]) == ("shop", "local")
 
 

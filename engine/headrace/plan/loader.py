@@ -10,6 +10,7 @@ import importlib
 import os
 import traceback
 from collections.abc import Collection, Iterable
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from headrace import logs
 from headrace.config import PipelineCode
 from headrace.errors import ConfigError
 from headrace.interrupts import is_interrupt
@@ -59,7 +61,8 @@ def load_pipeline(code: PipelineCode) -> Pipeline:
 
 def _module(name: str, code: PipelineCode) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        with redirect_stdout(logs.output_of_user_code()):  # standard output is for the command: with --json, one document
+            return importlib.import_module(name)
     except BaseException as error:
         if is_interrupt(error):
             raise

@@ -59,6 +59,11 @@ def test_home_off_the_path_is_importable(code, tmp_path, monkeypatch):
     assert load_pipeline(code("made_here:pipeline", PIPELINE.format(name="one"))).name == "one"
 
 
+def test_prints_of_a_module_spoil_no_output(code, capsys):
+    load_pipeline(code("made_here:pipeline", 'print("loading")\n' + PIPELINE.format(name="one")))
+    assert capsys.readouterr() == ("", "loading\n")
+
+
 def test_archive_in_py_files_is_importable(code, tmp_path):
     archive = tmp_path / "code.zip"
     with zipfile.ZipFile(archive, "w") as out:

@@ -1,7 +1,7 @@
 """One large micro-batch of a keyed count and sum (workload W1), by number of workers, without Spark.
 
     python benchmarks/scaling.py            needs nothing but an installed headrace; doubles the workers up to the cores
-    ... --workers 1 2 --rows 1000000        for a quick look
+    ... --quick                             a hundredth of the rows and keys: for trying it, not for figures
 
 A run of its own for each number of workers and each form of the operator: one's own code, and `aggregate`. It begins with no state,
 so all keys are new. Each takes all rows in one micro-batch, and everything counts: the start of Python, reading, the operator, state,
@@ -11,11 +11,14 @@ the sink, the commit. The sums in each sink are checked against NumPy's. `serial
 import argparse
 import json
 import os
+import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+
+from headrace.native import runs_in
 
 CLUSTER = "master: local[{cores}]\nparallelism: {cores}\nspark: {{}}\n"
 JOB = """\
@@ -96,7 +101,10 @@ def main():
         "--root", type=Path, default=Path("var/bench/scaling"), help="folder for input, state and tables"
     )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/out"), help="folder of scaling.json")
+    parser.add_argument("--quick", action="store_true", help="little data: for trying it, not for figures")
     options = parser.parse_args()
+    if options.quick:
+        options.rows, options.keys = options.rows // 100, options.keys // 100
     root = options.root.absolute()
     shutil.rmtree(root, ignore_errors=True)
     expected = new_input(root, options)
@@ -104,12 +112,25 @@ def main():
         f"{options.rows:,} rows on {options.keys:,} keys in {counted(options.files)}, {cores} cores, medians of {options.repeat}"
     )
     print("form       workers  wall s  times  CPU us a row  largest process MB  serial")
-    lines = [line for form in options.forms for line in curve(form, root, options, expected)]
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "scaling.json").write_text(
-        json.dumps({"cores": cores, "rows": options.rows, "lines": lines}, indent=1)
-    )
+    figures = [row for form in options.forms for row in curve(form, root, options, expected)]
+    write(options.out, cores, figures)
     shutil.rmtree(root)
+
+
+def write(out, cores, figures):
+    """Write the figures as all benchmarks do."""
+    packages = ("headrace", "deltalake", "pyarrow", "rocksdict", "msgspec")
+    machine = {
+        "date": datetime.now(UTC).isoformat(timespec="minutes"),
+        "cores": cores,
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "engine": runs_in,
+        "load": [round(load, 2) for load in os.getloadavg()],
+        "packages": {package: version(package) for package in packages},
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "scaling.json").write_text(json.dumps({"machine": machine, "figures": figures}, indent=2) + "\n")
 
 
 def counted(files):
@@ -134,24 +155,31 @@ def new_input(root, options):
 
 
 def curve(form, root, options, expected):
-    """Yield a line for each number of workers."""
+    """Yield the figures of each number of workers, and print a line."""
     first = None
     for workers in options.workers:
         runs = [one_run(form, workers, root, options, expected) for _ in range(options.repeat)]
-        line = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
-        first = first or line["wall"]
-        line |= {
-            "form": form,
-            "workers": workers,
-            "times": first / line["wall"],
-            "walls": [run["wall"] for run in runs],
-        }
-        print(
-            f"{form:10} {workers:7} {line['wall']:7.2f} {line['times']:6.2f} {line['cpu'] / options.rows * 1e6:13.2f} "
-            f"{line['memory'] / 1e6:19,.0f} {line['serial'] / line['wall']:6.1%}",
-            flush=True,
-        )
-        yield line
+        wall, cpu, memory, serial = ([run[name] for run in runs] for name in ("wall", "cpu", "memory", "serial"))
+        first = first or statistics.median(wall)
+        rows = [
+            figure("wall", wall, "s"),
+            figure("speed-up", [first / seconds for seconds in wall], "x"),
+            figure("CPU", [seconds / options.rows * 1e6 for seconds in cpu], "us a record"),
+            figure("largest process", [size / 1e6 for size in memory], "MB"),
+            figure("serial", [part / whole * 100 for part, whole in zip(serial, wall, strict=True)], "%"),
+        ]
+        wide = ("{:7.2f}", "{:6.2f}", "{:13.2f}", "{:19,.0f}", "{:6.1f}%")
+        cells = [cell.format(row["value"]) for cell, row in zip(wide, rows, strict=True)]
+        print(f"{form:10} {workers:7}", *cells, flush=True)
+        for row in rows:
+            yield {**row, "name": f"{form}, {workers} workers: {row['name']}"}
+
+
+def figure(name, values, unit):
+    """Return the median of some values, and their spread."""
+    low, middle, high = (round(value, 6) for value in (min(values), statistics.median(values), max(values)))
+    measured = {"name": name, "value": middle, "unit": unit, "spread": [low, middle, high], "n": len(values)}
+    return {**measured, "goal": None, "met": None}
 
 
 def one_run(form, workers, root, options, expected):

@@ -35,7 +35,7 @@ def test_report_names_the_machine_and_its_packages(tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["async_io", "join_rows", "materializer", "state"])
+@pytest.mark.parametrize("name", ["async_io", "join_rows", "materializer", "scaling", "state"])
 def test_benchmark_runs_on_little_data(name, tmp_path):
     shutil.copytree(PROJECT / "conf", tmp_path / "conf")
     command = [sys.executable, "-m", f"benchmarks.{name}", "--quick"]

@@ -273,7 +273,7 @@ def test_sink_with_write_error_gets_rows_later(home, run, monkeypatch, timestamp
         assert_as_by_hand(home.config(), by_hand(map(purchases_of, range(2))))
 
 
-@pytest.mark.parametrize(("spoil", "repair"), [pytest.param(*FULL, id="full", marks=pytest.mark.slow), TROUBLES[1]])
+@pytest.mark.parametrize(("spoil", "repair"), [pytest.param(*FULL, id="full", marks=pytest.mark.long), TROUBLES[1]])
 def test_sink_refusing_sparks_merge_gets_rows_later(home, run, monkeypatch, spoil, repair):
     sinks = {"lines_by_item": {"path": "disk/lines"}, "reminders": {"path": "lake/reminders"}}
     home.configure(ONE_BY_ONE | {"sinks": sinks, "publish": {"spark_above_rows": 0}})

@@ -20,7 +20,7 @@ RENAMED = {"pipeline": "tests.jobs.purchases:renamed"}
 OLD, NEW = "customers", "clients"
 
 
-@pytest.mark.parametrize("backend", ["rocksdb", pytest.param("delta", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["rocksdb", pytest.param("delta", marks=pytest.mark.long)])
 def test_rescaled_job_equals_job_started_at_that_scale(home, new_home, run, monkeypatch, backend):
     write_days(home.input, range(3), rows=60)
     one_file = {"sources": {"purchases": {"max_files_per_batch": 1}}}

@@ -76,7 +76,7 @@ def test_each_reader_feature_is_read_or_refused(spark):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.long) if case == "clone" else case for case in CASES]
+    "case", [case if case == "widened" else pytest.param(case, marks=pytest.mark.long) for case in CASES]
 )
 def test_rows_of_each_version_are_sparks(spark, tmp_path, case):
     base, path = f"delta.`{tmp_path}/the base`", str(tmp_path / "table")

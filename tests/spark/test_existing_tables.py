@@ -134,7 +134,7 @@ def assert_has(spark, home, rows):
     assert (rows_of(spark, home, "every"), rows_of(spark, home, "last")) == (expected(rows), expected(last_of(rows)))
 
 
-OFTEN = {"variant", "as Databricks makes them"}
+OFTEN = {"as Databricks makes them"}
 """Kinds that are tried with each run of the tests; all of them in the long one."""
 
 

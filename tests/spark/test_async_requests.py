@@ -224,6 +224,7 @@ def test_only_async_operators_accept_requeue_requests(asking, run):
         requeue(home.config(), "by-hand", operator="customers")
 
 
+@pytest.mark.slow
 def test_breaker_parks_rest_and_next_run_probes(asking, service, run, plain):
     """The next run probes with one call."""
     home = asking("breaking")
@@ -277,6 +278,7 @@ def test_finish_leaves_no_waiting_or_held_records(asking, service, run, tmp_path
     assert (again.stopped_because, again.checkpoints) == ("finished", [])
 
 
+@pytest.mark.slow
 def test_board_after_outage_equals_undisturbed_board(flights, run, monkeypatch, tmp_path):
     """The demo's outage: the weather service is down for the second half of a run."""
     home = flights(3)

@@ -92,6 +92,7 @@ BAD_FILES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", BAD_FILES, ids=lambda spoil: spoil.__name__)
 def test_bad_file_fails_run_until_repaired(home, run, spoil):
     write_days(home.input, range(3), rows=ROWS)
@@ -107,6 +108,7 @@ def test_bad_file_fails_run_until_repaired(home, run, spoil):
     assert_as_by_hand(home.config(), expected(*map(rows_of, range(3))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", BAD_FILES, ids=lambda spoil: spoil.__name__)
 def test_bad_file_is_quarantined_if_configured(home, run, spoil):
     write_days(home.input, range(3), rows=ROWS)
@@ -250,6 +252,7 @@ def test_row_without_key_is_set_aside(home, run):
     assert errors.count("the key (customer) is null") == 2  # the generated rows contain one already
 
 
+@pytest.mark.slow
 def test_file_of_only_bad_rows_is_taken_in(home, run):
     rows = [{**row, "item": "figs"} for row in rows_of(0)]
     write_rows(home.input, day_name(0), rows)
@@ -316,6 +319,7 @@ def test_rows_that_come_twice_are_two_rows(home, run):
     assert_as_by_hand(home.config(), expected(twice))
 
 
+@pytest.mark.slow
 def test_megabyte_row_is_processed_and_quarantined(home, run):
     rows = rows_of(0)
     rows[3] |= {"note": "x" * 1_000_000}
@@ -357,6 +361,7 @@ def _with_numbers() -> pa.Schema:
     return SCHEMA.set(SCHEMA.get_field_index("at"), pa.field("at", pa.int64()))
 
 
+@pytest.mark.slow
 def test_redelivered_flight_event_changes_nothing(flights, run, flight_files, tmp_path):
     home = flights(1)
     run(home, **QUICK)

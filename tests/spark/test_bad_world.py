@@ -74,6 +74,7 @@ def impatient_flights(flights) -> Home:
     return home
 
 
+@pytest.mark.slow
 def test_unanswered_elements_wait_for_a_dead_service(impatient_flights, run, monkeypatch, weather):
     home = impatient_flights
     monkeypatch.setenv("WEATHER_URL", "http://127.0.0.1:9")
@@ -110,6 +111,7 @@ def test_unknown_key_error_has_its_line(half_way):
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.slow
 def test_changed_number_of_key_groups_is_refused(half_way, run):
     half_way.configure({"max_parallelism": 64} | ONE_BY_ONE)
     assert_fails_without_a_trace(half_way, run, ConfigError, 2, "the state has 128 key groups, not 64")
@@ -227,6 +229,7 @@ def test_disk_error_fails_run_and_loses_nothing(home, run, place, spoil, repair)
 
 
 # The simulation refuses any step of the storage; here a real disk does, in each of two ways.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("timestamp", "spoil", "repair"),
     [
@@ -273,6 +276,7 @@ def test_sink_with_write_error_gets_rows_later(home, run, monkeypatch, timestamp
         assert_as_by_hand(home.config(), by_hand(map(purchases_of, range(2))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spoil", "repair"), [pytest.param(*FULL, id="full", marks=pytest.mark.long), TROUBLES[1]])
 def test_sink_refusing_sparks_merge_gets_rows_later(home, run, monkeypatch, spoil, repair):
     sinks = {"lines_by_item": {"path": "disk/lines"}, "reminders": {"path": "lake/reminders"}}

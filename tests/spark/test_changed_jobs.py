@@ -20,6 +20,7 @@ RENAMED = {"pipeline": "tests.jobs.purchases:renamed"}
 OLD, NEW = "customers", "clients"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["rocksdb", pytest.param("delta", marks=pytest.mark.long)])
 def test_rescaled_job_equals_job_started_at_that_scale(home, new_home, run, monkeypatch, backend):
     write_days(home.input, range(3), rows=60)
@@ -54,6 +55,7 @@ def test_renamed_operator_keeps_its_state(home, run):
     assert_as_by_hand(home.config(), by_hand(purchases_of(day, rows=60) for day in range(2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "dropped"), [("renamed", {OLD}), ("anew", {OLD, "lines"})])
 def test_run_continues_after_blocking_operators_were_dropped(home, run, monkeypatch, code, dropped):
     write_days(home.input, range(1), rows=60)

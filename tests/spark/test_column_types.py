@@ -55,6 +55,7 @@ def rows_of(home, sink):
     return sorted(RecordReader(Typed, None).read(table)[0], key=repr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through", [{}, {"publish": {"spark_above_rows": 0}}], ids=["deltalake", "spark"])
 def test_fields_of_each_type_reach_the_sinks(home, run, through):
     home.configure(through)

@@ -203,6 +203,7 @@ def write_orders(home: Home, name: str, *orders: tuple[str, int]) -> None:
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), home.input / f"{name}.parquet")
 
 
+@pytest.mark.slow
 def test_state_and_materializer_equal_local_run(tmp_path, server):
     homes = [Home(tmp_path / name) for name in ("connect", "local")]
     for home in homes:
@@ -215,6 +216,7 @@ def test_state_and_materializer_equal_local_run(tmp_path, server):
     assert_well_formed(homes[0].config())
 
 
+@pytest.mark.slow
 def test_large_slices_equal_local_run(tmp_path, server, weather, monkeypatch):
     """The descriptions of tasks go through files, and tasks call a service."""
     monkeypatch.setenv("WEATHER_URL", weather)
@@ -256,6 +258,7 @@ def test_unfit_setting_is_refused(tmp_path, server, setting, value, expected):
     assert (code, expected in text) == (2, True), text
 
 
+@pytest.mark.slow
 def test_error_of_user_code_equals_local_one(corner):
     home = corner(("ann", 1), ("bob", -1))
     code, text = run(home)
@@ -272,6 +275,7 @@ def error_in(text: str) -> list[str]:
     return [line for line in lines if "File " not in line]
 
 
+@pytest.mark.slow
 def test_interrupted_run_ends_its_tasks(corner, tmp_path):
     home = corner(("ann", 1), (str(sign := tmp_path / "sign"), 1))
     driver = start(home)
@@ -291,6 +295,7 @@ def pid_in(sign: Path, driver: subprocess.Popen[str]) -> int:
     return int(sign.read_text())
 
 
+@pytest.mark.slow
 def test_killed_server_leaves_the_job_whole(corner, server, tmp_path):
     home = corner(("ann", 1))
     assert run(home, "--runner=local")[0] == 0

@@ -44,6 +44,7 @@ def test_erasure_leaves_other_keys_unchanged(tmp_path, run, backend):
     assert others(config) == others(control.config())
 
 
+@pytest.mark.slow
 def test_printed_statements_delete_their_keys_on_spark(tmp_path, spark):
     folder, left = tmp_path / "sink", [*KEYS]
     write_deltalake(folder, pa.table({"Id": left, "order": [7] * len(left)}))

@@ -138,6 +138,7 @@ OFTEN = {"as Databricks makes them"}
 """Kinds that are tried with each run of the tests; all of them in the long one."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in OFTEN else pytest.mark.long) for name in KINDS]
 )
@@ -156,6 +157,7 @@ def test_table_of_others_keeps_its_form(home, run, spark, name):
     assert {sink: form_of(spark, home, sink) for sink in forms} == forms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -172,6 +174,7 @@ def test_local_runner_refuses_tables_that_need_spark(home, spark, name):
     assert spark.read.format("delta").load(home.config().sinks["every"].path).count() == 1
 
 
+@pytest.mark.slow
 def test_number_beyond_a_narrow_column_names_its_record(home, run, spark):
     make(spark, home, KINDS["widths"])
     feed(home, 1, [reading(1, 1), reading(2, 2, n=40_000)])
@@ -180,6 +183,7 @@ def test_number_beyond_a_narrow_column_names_its_record(home, run, spark):
     assert rows_of(spark, home, "every") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("below", ["", "CLUSTER BY (id)"])
 def test_row_that_breaks_a_rule_is_refused(home, run, spark, below):
     make(spark, home, Kind(below=below, properties="'delta.constraints.small' = 'n < 1000'"))
@@ -188,6 +192,7 @@ def test_row_that_breaks_a_rule_is_refused(home, run, spark, below):
         run(home, **QUICK)
 
 
+@pytest.mark.slow
 def test_untouched_columns_keep_their_values(home, run, spark):
     make(spark, home, KINDS["more columns"])
     feed(home, 1, FIRST)
@@ -200,6 +205,7 @@ def test_untouched_columns_keep_their_values(home, run, spark):
     assert [tuple(row) for row in rows] == [(1, "of 1"), (2, "of 2"), (4, None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -232,6 +238,7 @@ def test_branch_is_promoted_into_table_of_others(home, run, spark, name):
         assert sentences == ["deltalake does not rewrite its files"] * 2
 
 
+@pytest.mark.slow
 def test_rows_keep_partitions_when_only_spark_can_write(home, run, spark, monkeypatch):
     make(spark, home, KINDS["by id"])
     feed(home, 1, FIRST)

@@ -19,6 +19,7 @@ GRAPHS = (5, 37)
 """Together they have union, connect, process and flat_map."""
 
 
+@pytest.mark.slow
 def test_runners_take_turns_on_one_job(home, new_home, run):
     for at in (home, alone := new_home("alone")):
         write_days(at.input, DAYS)

@@ -27,6 +27,7 @@ def chosen(strategy: str) -> dict[str, Any]:
     return {"execution": {"upsert-materialize": {"strategy": strategy, **thresholds}}}
 
 
+@pytest.mark.slow
 def test_switching_a_jobs_strategy_keeps_its_history(home, run):
     runs = [
         ("legacy", 2, "rocksdb"),

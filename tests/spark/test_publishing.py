@@ -39,6 +39,7 @@ def versions(config):
     return {name: DeltaTable(sink.path).version() for name, sink in config.sinks.items()}
 
 
+@pytest.mark.slow
 def test_merge_through_spark_gives_same_board(home, run):
     write_days(home.input, range(2))
     home.configure(THROUGH_SPARK | ONE_BY_ONE)
@@ -50,6 +51,7 @@ def test_merge_through_spark_gives_same_board(home, run):
     assert "Apache-Spark" in operations["MERGE"]["engineInfo"]
 
 
+@pytest.mark.slow
 def test_merges_through_spark_and_deltalake_may_alternate(home, run):
     write_days(home.input, range(3))
     for through in (ONE_BY_ONE | THROUGH_SPARK, ONE_BY_ONE, ONE_BY_ONE | THROUGH_SPARK):
@@ -75,6 +77,7 @@ def test_publishing_a_checkpoint_again_does_nothing(home, run, spark, through, m
     assert outcome(config) == before
 
 
+@pytest.mark.slow
 def test_spark_itself_skips_a_merge_that_was_published(home, run, spark, monkeypatch):
     # Two drivers may both find a checkpoint unpublished; the second one's MERGE must do nothing.
     monkeypatch.setattr(Files, "remove_file", lambda *_: None)
@@ -93,6 +96,7 @@ def test_spark_itself_skips_a_merge_that_was_published(home, run, spark, monkeyp
     assert outcome(config) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through", [{}, THROUGH_SPARK], ids=["deltalake", "spark"])
 def test_merge_without_effect_is_recorded(home, run, spark, through):
     write_days(home.input, [0])

@@ -103,6 +103,7 @@ def test_checkpoint_interval_comes_from_its_files(home, run):
     assert (last.interval_start, last.interval_end) == (day_start(0), day_start(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("files_per_batch", "parallelism", "backend"),
     [

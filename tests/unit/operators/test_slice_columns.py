@@ -8,12 +8,14 @@ from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import AggregateFunction, Digits, Pipeline, RowKind, Struct, TimeDomain, Timestamp
+from headrace.api.batches import KeyedColumns
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Watermark
 from headrace.execution.keyed_process import KeyedProcess
@@ -38,7 +40,8 @@ from headrace.operators._sliced_windows import SlicedAggregation
 from headrace.records.order import output_order, record_order, timer_order
 from headrace.records.record_columns import to_struct_array
 from headrace.run.keyed_stage import ColumnWork
-from headrace.run.rows import ColumnarRows, elements_of, transit_table
+from headrace.run.rows import ColumnarRows, elements_of
+from headrace.run.transit import transit_table
 from headrace.state.backend import HashMapBackend
 from headrace.state.key_columns import key_json_column
 from headrace.testing import PipelineHarness
@@ -354,3 +357,20 @@ def test_tasks_take_columns():
     with mock.patch.object(SlicedAggregation, "process_bundle", side_effect=AssertionError):
         harness.run(end_of_input=True)
     assert sorted((row.shop, row.sales) for row in harness.sink("log")) == [("a", 10)] * 3 + [("b", 10)] * 3
+
+
+def test_many_keys_have_own_slices():
+    times = pa.array([5, 25, 15, 5], pa.int64())
+    columns = KeyedColumns(
+        records=pa.array([{}] * 4, pa.struct([])),
+        timestamps=times,
+        kinds=pa.array([0] * 4, pa.int32()),
+        watermarks=np.full(4, -1),
+        bundled=lambda: iter(()),
+        keys=range(1 << 31),
+        key_numbers=pa.array([0, 1 << 30, (1 << 31) - 1, 0], pa.int32()),
+        result_type=pa.struct([]),
+    )
+    by_slice = operator_of(WINDOWS[0], Computed).function.in_namespaces(columns)
+    assert [*zip(by_slice.keys, by_slice.namespaces, strict=True)] == [(0, "0"), (1 << 30, "20"), ((1 << 31) - 1, "10")]
+    assert by_slice.key_numbers.to_pylist() == [0, 1, 2, 0]

@@ -43,7 +43,8 @@ class SliceColumns:
         first_ends = np.array([self._times.ends_of(start)[0] for start in numbers])
         if (columns.watermarks >= first_ends[of_record] - 1).any():
             return None
-        pairs, of_record = np.unique(columns.key_numbers.to_numpy() * len(numbers) + of_record, return_inverse=True)
+        keys = columns.key_numbers.to_numpy().astype(np.int64)  # pairs of key and slice may be more than 32 bits count
+        pairs, of_record = np.unique(keys * len(numbers) + of_record, return_inverse=True)
         return replace(
             columns,
             keys=[columns.keys[pair] for pair in (pairs // len(numbers)).tolist()],

@@ -8,12 +8,14 @@ from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import AggregateFunction, Digits, Pipeline, RowKind, Struct, TimeDomain, Timestamp
+from headrace.api.batches import KeyedColumns
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Watermark
 from headrace.execution.keyed_process import KeyedProcess
@@ -355,3 +357,20 @@ def test_tasks_take_columns():
     with mock.patch.object(SlicedAggregation, "process_bundle", side_effect=AssertionError):
         harness.run(end_of_input=True)
     assert sorted((row.shop, row.sales) for row in harness.sink("log")) == [("a", 10)] * 3 + [("b", 10)] * 3
+
+
+def test_many_keys_have_own_slices():
+    times = pa.array([5, 25, 15, 5], pa.int64())
+    columns = KeyedColumns(
+        records=pa.array([{}] * 4, pa.struct([])),
+        timestamps=times,
+        kinds=pa.array([0] * 4, pa.int32()),
+        watermarks=np.full(4, -1),
+        bundled=lambda: iter(()),
+        keys=range(1 << 31),
+        key_numbers=pa.array([0, 1 << 30, (1 << 31) - 1, 0], pa.int32()),
+        result_type=pa.struct([]),
+    )
+    by_slice = operator_of(WINDOWS[0], Computed).function.in_namespaces(columns)
+    assert [*zip(by_slice.keys, by_slice.namespaces, strict=True)] == [(0, "0"), (1 << 30, "20"), ((1 << 31) - 1, "10")]
+    assert by_slice.key_numbers.to_pylist() == [0, 1, 2, 0]

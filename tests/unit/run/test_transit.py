@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from types import SimpleNamespace
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from headrace import Struct
 from headrace.records.order import record_order
 from headrace.records.record_columns import to_struct_array
+from headrace.run import transit
 from headrace.run.rows import ColumnarRows
 from headrace.run.transit import read_share, transit_table, write_transit
 from headrace.state.codec import encode
@@ -164,3 +166,28 @@ def test_task_without_rows_reads_nothing(tmp_path):
     (tmp_path / "0.arrows").unlink()
     empty = next(index for index, rows in enumerate(file.rows) if not rows)
     assert share([file], empty, Storage(str(tmp_path))) == []
+
+
+@given(keys=st.lists(st.sampled_from("abc"), min_size=1, max_size=40), most=st.integers(1, 5), data=st.data())
+def test_texts_beyond_a_column_come_in_parts(tmp_path_factory, keys, most, data):
+    """Rows whose texts one column cannot hold have the same order. `most` is the number of rows that a column can hold here."""
+
+    def refuse(tables):
+        raise pa.ArrowInvalid
+
+    def concatenated(parts):
+        if len(parts) > 1 and sum(part.num_rows for part in parts) > most:
+            raise pa.ArrowInvalid
+        return pa.concat_batches(parts)
+
+    folder = Storage(str(tmp_path_factory.mktemp("transit")))
+    mixed = data.draw(st.permutations(items(keys)))
+    files = [staged(folder, f"{at}.arrows", part, 2) for at in range(3) if (part := mixed[at::3])]
+    for index in range(2):
+        expected = share(files, index, folder)
+        with (
+            mock.patch.object(transit, "_combined", refuse),
+            mock.patch.object(transit, "_concatenated", concatenated),
+            mock.patch.object(transit, "ROWS_AT_ONCE", 7),
+        ):
+            assert share(files, index, folder) == expected

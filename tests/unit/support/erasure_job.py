@@ -56,14 +56,8 @@ def held(key: Any, record: str, sequence: int = 0) -> Row:
 
 
 def quarantined(raw: str, position: str = "a.parquet:0", key: Any = None, error: str = "bad") -> Row:
-    return {
-        **_entry(key, "purchases"),
-        "source": "purchases",
-        "position": position,
-        "raw": raw,
-        "error": error,
-        "origin": "row",
-    }
+    own = {"source": "purchases", "position": position, "raw": raw, "error": error, "origin": "row"}
+    return {**_entry(key, "purchases"), **own}
 
 
 def rows_of_all_tables(key: Any, text: str) -> dict[str, list[Row]]:
@@ -120,17 +114,16 @@ def _contents(config: JobConfig) -> Iterator[tuple[str, str]]:
     for path in sorted(folder.files()):
         content = folder.read(path)
         yield path, content.decode(errors="replace")
-        if path.endswith(".parquet"):
-            yield path, "\n".join(map(_flat, pq.ParquetFile(pa.BufferReader(content)).read().to_pylist()))
-        if path.endswith(".arrows"):
-            yield path, "\n".join(map(_flat, pa.ipc.open_stream(content).read_all().to_pylist()))
+        if path.endswith((".parquet", ".arrows")):
+            is_stream, file = path.endswith(".arrows"), pa.BufferReader(content)
+            rows = pa.ipc.open_stream(file).read_all() if is_stream else pq.ParquetFile(file).read()
+            yield path, "\n".join(map(_flat, rows.to_pylist()))
 
 
 def _flat(row: Any) -> str:
     """Return all cells of a row unchanged."""
-    if isinstance(row, dict):
-        return " ".join(map(_flat, row.values()))
-    return " ".join(map(_flat, row)) if isinstance(row, list | tuple) else str(row)
+    cells = row.values() if isinstance(row, dict) else row
+    return " ".join(map(_flat, cells)) if isinstance(row, dict | list | tuple) else str(row)
 
 
 def _log_entries_in_memory(config: JobConfig) -> Iterator[tuple[str, str]]:

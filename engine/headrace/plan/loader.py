@@ -61,7 +61,9 @@ def load_pipeline(code: PipelineCode) -> Pipeline:
 
 def _module(name: str, code: PipelineCode) -> ModuleType:
     try:
-        with redirect_stdout(logs.output_of_user_code()):  # standard output is for the command: with --json, one document
+        with redirect_stdout(
+            logs.output_of_user_code()
+        ):  # standard output is for the command: with --json, one document
             return importlib.import_module(name)
     except BaseException as error:
         if is_interrupt(error):

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import threads
+from headrace.names import counted
 from headrace.records.record_columns import struct_type
 from headrace.run.messages import BatchSettings, TransitFile
 from headrace.run.rows import ROWS_AT_ONCE, ColumnarRows, Takes
@@ -182,7 +183,7 @@ def _share_of(file: TransitFile, index: int, schema: pa.Schema, storage: Storage
     ]  # the first share begins with the schema
     rows = pa.Table.from_batches(batches, schema)
     if rows.num_rows != file.rows[index]:
-        msg = f"{file.path} has {rows.num_rows} rows of task {index}, not {file.rows[index]}"
+        msg = f"{file.path} has {counted(rows.num_rows, 'row')} of task {index}, not {file.rows[index]}"
         raise OSError(msg)
     return rows
 

@@ -37,6 +37,7 @@ DEATHS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("runner", "place", "counts"), DEATHS, indirect=["runner"])
 def test_driver_killed_during_commit_leaves_one_checkpoint(tmp_path, undisturbed, runner, place, counts):
     """The job has either the old or the new checkpoint."""
@@ -62,6 +63,7 @@ def test_driver_killed_with_jvm_leaves_one_checkpoint(tmp_path, undisturbed, run
     assert_well_formed(home.config())
 
 
+@pytest.mark.slow
 def test_killed_python_worker_repeats_only_its_task(tmp_path, undisturbed, command):
     home = ready(tmp_path)
     once = tmp_path / "killed"

@@ -23,6 +23,7 @@ def kill_java_of(process):
             child.kill()
 
 
+@pytest.mark.slow
 def test_jvm_killed_by_kernel_is_reported(tmp_path, undisturbed, run):
     home = ready(tmp_path)
     environment = {**os.environ, "HEADRACE_HOME": str(home.folder), "PYTHONPATH": PYTHONPATH}
@@ -40,6 +41,7 @@ def test_jvm_killed_by_kernel_is_reported(tmp_path, undisturbed, run):
     assert_well_formed(home.config())
 
 
+@pytest.mark.slow
 def test_repeatedly_dying_python_workers_are_reported(tmp_path, undisturbed, run, command):
     home = ready(tmp_path)
     ran = command(home, "run", "purchases", HEADRACE_KILL_AT="task.half")

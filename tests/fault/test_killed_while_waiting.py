@@ -47,6 +47,7 @@ def committed_responses(home):
 
 
 # The simulation kills anywhere, also while elements wait. Here a real driver dies at each place once.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "visit"),
     [("ingest.after", 2), ("run.after", 1), ("prepare.half", 2), ("commit.before", 1), ("commit.after", 2)],

@@ -44,6 +44,7 @@ def story(seed: int) -> list[tuple[str, dict[str, object]]]:
     return events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(int(FIRST), int(LAST) + 1))
 def test_drivers_that_die_anywhere_leave_no_trace(tmp_path, runner, undisturbed, seed):
     home = ready(tmp_path)
@@ -58,6 +59,7 @@ def test_drivers_that_die_anywhere_leave_no_trace(tmp_path, runner, undisturbed,
     assert_well_formed(home.config())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [("create.half", "create.half"), ("prepare.after", "fence.table:2", "fence.after")])
 def test_killed_recovery_can_be_recovered(tmp_path, drivers, undisturbed, places):
     home = ready(tmp_path)

@@ -49,6 +49,7 @@ def test_driver_without_its_lease_cannot_write_tables(tmp_path, run):
             zombie.commit(Kind.BATCH, files=staged)
 
 
+@pytest.mark.slow
 def test_lease_of_dead_process_is_taken_at_once(tmp_path, run):
     home = ready(tmp_path)
     _leave_lease(home, holder=f"{_host()}:999999:1.00", seconds=3600)

@@ -21,6 +21,7 @@ from headrace import (
 )
 from headrace.errors import UserFunctionError
 from headrace.operators import Count, Sum, Tumbling
+from headrace.operators._sliced_windows import SlicedAggregation
 from headrace.plan.stages import Plan
 from headrace.run import transit
 from headrace.testing import PipelineHarness
@@ -257,6 +258,7 @@ def test_calls_that_reading_tasks_left_go_on_later(monkeypatch):
     with monkeypatch.context() as before:
         before.setattr(Plan, "is_shared", lambda *_: False)
         before.setattr(Plan, "plain_and_others", lambda plan: ((), plan.keyed))
+        before.setattr(SlicedAggregation, "takes_columns", False)  # a task that takes columns leaves none
         harness.run()
     assert harness.live("buffered_requests")  # records of the plain window
     harness.change(parallelism=3)

@@ -187,7 +187,7 @@ tier-unit: .ready
 
 tier-pure-python: export HEADRACE_PURE_PYTHON = 1
 tier-pure-python: .ready
-	@$(call TIER,pure-python,tests/unit/execution tests/unit/native tests/unit/state -m 'not (slow or long)' --numprocesses logical --dist worksteal)
+	@$(call TIER,pure-python,tests/unit/execution tests/unit/native tests/unit/state $(ALL) --numprocesses logical --dist worksteal)
 
 tier-simulation: .ready
 	@$(call TIER,simulation,tests/simulation --numprocesses logical --dist worksteal)

@@ -97,6 +97,7 @@ def test_no_module_hides_the_standard_library():
     assert {path.stem for path in PACKAGE.iterdir()} & sys.stdlib_module_names == set()
 
 
+@pytest.mark.slow
 def test_package_folders_contain_no_scripts():
     """Python puts a script's folder first on `sys.path`, so its neighbours would hide other modules; not with `python -m`."""
     scripts = [file for file in PACKAGE.rglob("*.py") if _is_script(file) and file.name != "worker_daemon.py"]

@@ -84,6 +84,7 @@ def reads_of_notes(node, path=()):
         yield from reads_of_notes(child, (*path, node))
 
 
+@pytest.mark.slow
 def test_no_code_decides_by_a_note():
     """A reason that a user writes may hold any words, also those of our own notes."""
     found_lines = {

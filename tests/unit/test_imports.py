@@ -69,6 +69,7 @@ def private_imports(file):
             yield f"{file.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}"
 
 
+@pytest.mark.slow
 def test_no_package_imports_private_names_of_another():
     files = (ROOT / "engine" / "headrace").rglob("*.py")
     assert [line for file in files for line in private_imports(file)] == []

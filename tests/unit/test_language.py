@@ -172,6 +172,7 @@ def test_docstrings_begin_with_no_riddle(package):
     assert [place for place, text in documented if text and text.split()[0].strip(".,:") in RIDDLES] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["engine/headrace", "tests", "benchmarks", "pipelines", "setup"])
 def test_locals_have_specific_names(folder):
     vague = [

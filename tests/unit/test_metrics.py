@@ -25,6 +25,7 @@ def test_names_are_unique_and_explained():
     assert all(name == metric.name and metric.help.endswith(".") for name, metric in METRICS.items())
 
 
+@pytest.mark.slow
 def test_each_metric_is_counted_somewhere():
     code = "\n".join(text for file, text in texts(PACKAGE) if file.name != "metrics.py" or file.parent != PACKAGE)
     assert [name for name in METRICS if not re.search(rf"\b{name}\b", code)] == []

@@ -18,6 +18,7 @@ def check(*doors):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_reference_equals_docstrings():
     result = check(*QUICK)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

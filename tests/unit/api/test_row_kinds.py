@@ -105,6 +105,7 @@ ROWS = st.lists(
 )
 
 
+@pytest.mark.slow
 @examples(25)
 @given(rows=ROWS, cut=st.integers(0, 30), bucket=st.sampled_from([1, 5, 100]))
 def test_feed_of_changes_equals_a_dictionary(rows, cut, bucket):

@@ -77,6 +77,7 @@ def end_of(function, readings, seed):
     return sorted(map(repr, harness.sink("warm")))
 
 
+@pytest.mark.slow
 @examples(4)
 @given(readings=READINGS, seed=st.integers(0, 99))
 def test_function_equals_a_class(readings, seed):

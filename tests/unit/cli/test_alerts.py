@@ -78,6 +78,7 @@ def states(result):
     return {alert["metric"]: alert["state"] for alert in json.loads(result.stdout)["alerts"]}
 
 
+@pytest.mark.slow
 def test_alert_is_sent_at_begin_and_end(headrace, change, deliver, messages, later):
     change(alerts={"lag": "> 2h", "rows_in": "< 1"})
     deliver("2013-02-01", "N1")
@@ -226,6 +227,7 @@ def test_job_without_checkpoint_raises_nothing(headrace, change, metric):
     assert states(headrace("alerts --tell --json")) == {metric: "unknown"}
 
 
+@pytest.mark.slow
 def test_growth_begins_at_an_earlier_checkpoint(headrace, home, change, deliver, later):
     code = home / "demo_cli_pipeline.py"
     code.write_text(code.read_text().replace("        ...", "        await self.last_leg.update(record.tail)"))
@@ -283,6 +285,7 @@ def test_broken_command_fails_no_run(headrace, change, deliver, command):
     assert "hush" not in result.stderr
 
 
+@pytest.mark.slow
 def test_slow_command_is_not_shown(headrace, change, deliver, monkeypatch):
     monkeypatch.setitem(alerts._PATIENCE, "command", 0.2)
     change(alerts={"rows_in": "> 0"}, tell={"command": [sys.executable, "-c", "import time; time.sleep(60) # hush"]})
@@ -306,6 +309,7 @@ def test_look_that_breaks_fails_no_run(headrace, change, deliver, monkeypatch, c
     assert (sentence in result.stderr) == bool(conditions)
 
 
+@pytest.mark.slow
 def test_failed_check_sends_alerts(headrace, change, deliver, messages, later, monkeypatch):
     def broken(*_, **__):
         raise ConfigError("the pipeline is broken")
@@ -319,6 +323,7 @@ def test_failed_check_sends_alerts(headrace, change, deliver, messages, later, m
     assert messages() == [("lag", True)]
 
 
+@pytest.mark.slow
 def test_failed_verification_leaves_airflow_for_later(headrace, change, deliver, monkeypatch, tmp_path):
     change(alerts={"rows_in": "> 0"}, airflow={"on_alert": "pager:tell"})
     deliver("2013-02-01", "N1")
@@ -352,6 +357,7 @@ def test_redirect_is_no_answer_of_webhook(headrace, change, deliver, later, page
     assert pager.bodies[0] == pager.bodies[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [{}, {"rows_in": "> 1000"}])
 def test_removed_alert_ends_at_the_next_look(headrace, home, change, deliver, messages, later, others):
     change(alerts={"lag": "> 2h", **others})

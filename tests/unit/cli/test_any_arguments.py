@@ -115,6 +115,7 @@ def outcome(shop, words):
         return CliRunner().invoke(app, words)
 
 
+@pytest.mark.slow
 @examples(40)
 @given(words=command_lines())
 def test_any_arguments_are_answered_or_refused(shop, words):

@@ -34,6 +34,7 @@ def job(headrace, monkeypatch):
     return result
 
 
+@pytest.mark.slow
 def test_dry_run_changes_nothing(headrace, job):
     answer = headrace(f"{ASKED} --dry-run")
     assert answer.exit_code == 0
@@ -43,6 +44,7 @@ def test_dry_run_changes_nothing(headrace, job):
     assert "job 'shop' has no branches" in headrace("branch list shop").stdout
 
 
+@pytest.mark.slow
 def test_plan_is_one_document(headrace, job):
     plan = json.loads(headrace(f"{ASKED} --dry-run --json").stdout)
     assert (plan["name"], plan["fork_id"], plan["files"], plan["rows"]) == (NAME, 1, 2, 4)
@@ -56,6 +58,7 @@ def test_shown_plan_has_the_changed_input(headrace, job):
     assert lines[-1] == {"label": "changed input", "text": changed}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.25, "seconds 0.5 at"), (29.9, "seconds 59.8 at"), (30, "minutes 1.0 at"), (3600, "minutes 120.0 at")],
@@ -65,6 +68,7 @@ def test_plan_says_seconds_below_a_minute(headrace, job, monkeypatch, seconds, t
     assert text in " ".join(headrace(f"{ASKED} --dry-run").stdout.split())
 
 
+@pytest.mark.slow
 def test_plan_names_the_jobs_downstream(headrace, job):
     assert json.loads(headrace(f"{ASKED} --dry-run --json").stdout)["downstream"] == []
     other = {"job": "report", "pipeline": "tests.jobs.follower:appends", "state": {"root": "state", "local": "local"}}
@@ -87,6 +91,7 @@ def take_each(monkeypatch, seconds):
     )
 
 
+@pytest.mark.slow
 def test_plan_beyond_a_limit_needs_a_person(headrace, job, monkeypatch):
     take_each(monkeypatch, 70)
     job.change(job=job.harness.job | {"replay": {"max_minutes": 2}})
@@ -98,6 +103,7 @@ def test_plan_beyond_a_limit_needs_a_person(headrace, job, monkeypatch):
     assert headrace(f"{ASKED} --beyond-limits").exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", ["max_minutes: 0", "max_minutes: 1.5", "max_calls: -1", "max_calls: many"])
 def test_limits_are_whole_numbers(headrace, job, limits):
     key = limits.partition(":")[0]
@@ -105,6 +111,7 @@ def test_limits_are_whole_numbers(headrace, job, limits):
         job.change(job=job.harness.job | {"replay": yaml.safe_load(limits)})
 
 
+@pytest.mark.slow
 def test_backfill_ends_with_the_next_commands(headrace, job):
     answer = headrace(ASKED)
     assert answer.exit_code == 0
@@ -114,6 +121,7 @@ def test_backfill_ends_with_the_next_commands(headrace, job):
     assert "none: the branch has taken in all input of the job" in headrace(f"{ASKED} --dry-run").stdout
 
 
+@pytest.mark.slow
 def test_equal_result_waits_for_no_approval(headrace, job):
     job.write(1, ("ann", 2), ("bob", 2))
     answer = headrace(ASKED)
@@ -122,24 +130,28 @@ def test_equal_result_waits_for_no_approval(headrace, job):
     assert "job 'shop' has no branches" in headrace("branch list shop").stdout
 
 
+@pytest.mark.slow
 def test_result_is_one_document(headrace, job):
     result = json.loads(headrace(f"{ASKED} --json --run-id again").stdout)
     assert (result["outcome"], result["name"], result["run_id"]) == ("needs_approval", NAME, "again")
     assert {table["table"] for table in result["differences"]["tables"]} >= {"keyed_state", "totals"}
 
 
+@pytest.mark.slow
 def test_unfinished_backfill_prints_the_resume_command(headrace, job):
     answer = headrace(f"{ASKED} --budget 0")
     assert f"branch '{NAME}' is not complete yet (budget)" in answer.stdout
     assert f"headrace backfill shop --from 2019-12-02 --to 2019-12-03 --name {NAME}" in answer.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "message"), [("refuse", "is not promoted, as replay.promote says")])
 def test_promotion_policy_decides_about_the_result(headrace, job, policy, message):
     job.change(job=job.harness.job | {"replay": {"promote": policy}})
     assert message in headrace(ASKED).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "code", "message"),
     [
@@ -157,6 +169,7 @@ def test_bad_requests_are_refused(headrace, job, command, code, message):
     assert (answer.exit_code, message in answer.output) == (code, True)
 
 
+@pytest.mark.slow
 def test_corrected_folder_takes_the_place_of_a_day(headrace, job, tmp_path):
     shutil.copy(job.path(1), tmp_path)
     straight = job.straight()
@@ -170,6 +183,7 @@ def test_corrected_folder_takes_the_place_of_a_day(headrace, job, tmp_path):
     assert job.content() == straight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -150,6 +150,7 @@ def test_failed_day_is_a_failed_check(airflow, headrace):
     assert "headrace backfill-dag demo 2013-01-10..2013-01-13 --reprocess failed" in result.stdout
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from([429, 503, None]), max_size=4),
     st.lists(st.one_of(st.just(("works",)), passing_faults), max_size=20),

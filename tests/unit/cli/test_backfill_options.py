@@ -30,29 +30,34 @@ def answer_of(headrace, job, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_option_overrides_the_promotion_policy(answer_of, job):
     report = answer_of(f"{OWN} --promote automatic")
     assert (report["outcome"], job.last().kind) == ("promoted", Kind.PROMOTION)
 
 
+@pytest.mark.slow
 def test_unknown_policy_is_refused(answer_of, job):
     report = answer_of(f"{OWN} --promote perhaps", 2)
     assert "'perhaps' is not allowed (allowed: automatic, approval, refuse)" in report["message"]
     assert not Branches(job.config).open
 
 
+@pytest.mark.slow
 def test_nothing_begins_without_an_open_branch(answer_of, job):
     before = job.last()
     assert answer_of(f"{OWN} --only-open --promote automatic")["outcome"] == "nothing_open"
     assert (job.last(), Branches(job.config).open) == (before, [])
 
 
+@pytest.mark.slow
 def test_open_branch_is_promoted(answer_of, job):
     first = answer_of(f"{OWN} --promote approval")
     assert (first["outcome"], first["from"], first["checkpoints"]) == ("needs_approval", "2019-12-02T00:00:00Z", [3, 4])
     assert answer_of(f"{OWN} --only-open --promote automatic")["outcome"] == "promoted"
 
 
+@pytest.mark.slow
 def test_renewal_is_in_the_plan(answer_of, headrace, job):
     answer_of(OWN)
     job.write(1, ("cyd", 5))
@@ -61,6 +66,7 @@ def test_renewal_is_in_the_plan(answer_of, headrace, job):
     assert answer_of(f"{OWN} --renew")["outcome"] == "needs_approval"
 
 
+@pytest.mark.slow
 def test_refusal_is_in_the_report(answer_of, job):
     answer_of(OWN)
     job.write(1, ("cyd", 5))

@@ -32,17 +32,20 @@ def forked(headrace, job):
     return headrace("branch", "create", "shop", "try_it", "--why", "another rule")
 
 
+@pytest.mark.slow
 def test_fork_prints_the_next_commands(forked):
     assert "branch 'try_it' begins at checkpoint 1 of job 'shop'; nothing was copied" in forked.stdout
     assert "headrace run shop --branch try_it" in forked.stdout
 
 
+@pytest.mark.slow
 def test_branches_are_listed(headrace, forked):
     row = json.loads(headrace("branch list shop --json").stdout)["branches"][0]
     assert (row["name"], row["fork_id"], row["last"], row["note"]) == ("try_it", 1, 2, "another rule")
     assert "another rule" in headrace("branch list shop").stdout
 
 
+@pytest.mark.slow
 def test_reading_commands_accept_a_branch_option(headrace, job, forked):
     job.feed(("cyd", 7))
     job.run("try_it")
@@ -58,6 +61,7 @@ def test_reading_commands_accept_a_branch_option(headrace, job, forked):
     assert "added" in headrace("branch diff shop try_it").stdout
 
 
+@pytest.mark.slow
 def test_lines_are_drawn_as_a_graph(headrace, job, forked, monkeypatch):
     job.feed(("cyd", 7))
     job.run()
@@ -87,10 +91,12 @@ def test_help_lists_the_option(headrace):
     assert "--branch NAME" not in headrace("erase --help").stdout
 
 
+@pytest.mark.slow
 def test_new_branch_differs_in_nothing(headrace, forked):
     assert "nothing differs" in headrace("branch diff shop try_it").stdout
 
 
+@pytest.mark.slow
 def test_promoted_branch_becomes_the_job(headrace, job, forked):
     job.feed(("cyd", 7))
     job.run("try_it")
@@ -117,10 +123,12 @@ def test_branch_without_a_name_is_refused(headrace, job):
     assert headrace("state list shop --branch").exit_code == 2
 
 
+@pytest.mark.slow
 def test_commands_without_branches_refuse_the_option(headrace, forked):
     assert headrace("erase shop ann --branch try_it").exit_code == 2
 
 
+@pytest.mark.slow
 def test_code_override_needs_a_branch(headrace, job, forked):
     config = load_job("shop")
     with pytest.raises(ConfigError, match="--pipeline, --source and --set need --branch"):
@@ -136,6 +144,7 @@ def test_code_override_needs_a_branch(headrace, job, forked):
     assert other.sinks == config.on_branch("try_it").sinks
 
 
+@pytest.mark.slow
 def test_branch_list_shows_its_own_settings(headrace, job):
     options = ("--source", "orders=s3://lake/corrected", "--set", "run.budget=5m")
     assert headrace("branch", "create", "shop", "try_it", *options).exit_code == 0
@@ -150,11 +159,13 @@ def test_unknown_setting_is_a_wrong_configuration(headrace, job):
     assert "--set run.budgt: unknown key; did you mean 'budget'?" in answer.output
 
 
+@pytest.mark.slow
 def test_branch_cannot_be_forked(headrace, forked):
     with pytest.raises(ConfigError, match="a branch has no branches"):
         fork(load_job("shop").on_branch("try_it"), "third", None, "somebody")
 
 
+@pytest.mark.slow
 def test_forgotten_branch_shows_its_cost(headrace, job, forked):
     job.feed(("ann", 5))
     job.run()
@@ -178,6 +189,7 @@ def test_forgotten_branch_shows_its_cost(headrace, job, forked):
     assert sentence in output
 
 
+@pytest.mark.slow
 def test_checkpoints_say_which_are_lost(headrace, job):
     assert "can no longer be restored" not in headrace("checkpoints shop").stdout
     savepoint(job.config, "kept", "a test", "somebody")
@@ -198,6 +210,7 @@ def test_checkpoints_say_which_are_lost(headrace, job):
         restore(job.config, number, "a test", "somebody")
 
 
+@pytest.mark.slow
 def test_silent_store_leaves_lost_checkpoints_unknown(headrace, job, monkeypatch):
     def refused(*_):
         raise StorageError("503: slow down")

@@ -49,6 +49,7 @@ def assert_corrected(chain):
     assert all(chain.call(f"input {job}")["input"] == [] for job in chain.jobs)
 
 
+@pytest.mark.slow
 def test_two_commands_correct_the_chain(chain):
     chain.correct_second_day()
     result = chain.call("backfill silver --pending --promote automatic --downstream")
@@ -61,6 +62,7 @@ def test_two_commands_correct_the_chain(chain):
     assert_corrected(chain)
 
 
+@pytest.mark.slow
 def test_one_command_corrects_the_chain(chain):
     chain.sell(1, 11, 13, 15)
     asked = "--from 2024-03-02 --to 2024-03-03 --promote automatic --downstream"
@@ -72,6 +74,7 @@ def test_one_command_corrects_the_chain(chain):
     assert_corrected(chain)
 
 
+@pytest.mark.slow
 def test_run_passes_over_a_promotion(chain):
     chain.correct_second_day()
     chain.sell(3, 31)
@@ -89,6 +92,7 @@ def test_run_passes_over_a_promotion(chain):
     assert chain.rows("silver") == [*CORRECTED, ("04", 31)]
 
 
+@pytest.mark.slow
 def test_automatic_job_follows_by_itself(chain):
     chain.configure("silver", "replay: {follow: automatic, promote: automatic}\n")
     chain.correct_second_day()
@@ -99,6 +103,7 @@ def test_automatic_job_follows_by_itself(chain):
     assert chain.rows("silver") == [*CORRECTED, ("04", 31)]
 
 
+@pytest.mark.slow
 def test_job_that_never_follows_is_silent(chain):
     chain.configure("silver", "replay: {follow: never}\n")
     chain.correct_second_day()
@@ -110,6 +115,7 @@ def test_job_that_never_follows_is_silent(chain):
     assert warning["kind"] == "pending_correction"
 
 
+@pytest.mark.slow
 def test_acknowledged_correction_is_left_out(chain):
     chain.correct_second_day()
     chain.sell(3, 31)
@@ -119,6 +125,7 @@ def test_acknowledged_correction_is_left_out(chain):
     assert chain.call("backfill silver --pending")["outcome"] == "nothing_pending"
 
 
+@pytest.mark.slow
 def test_job_behind_the_promotion_reads_it(chain):
     chain.sell(3, 31, 32)
     chain.run(3, ("bronze",))
@@ -128,6 +135,7 @@ def test_job_behind_the_promotion_reads_it(chain):
     assert [row for row in chain.rows("silver") if row[0] == "04"] == [("04", 31), ("04", 32)]
 
 
+@pytest.mark.slow
 def test_waiting_job_holds_those_behind(chain):
     chain.correct_second_day()
     result = chain.call("backfill silver --pending --downstream")
@@ -138,6 +146,7 @@ def test_waiting_job_holds_those_behind(chain):
     assert_corrected(chain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [("", "--from DAY --to DAY, or --pending"), ("--pending --from 2024-03-02", "leave --from and --to out")],
@@ -148,6 +157,7 @@ def test_days_must_be_said_once(chain, options, message):
     assert message in " ".join(answer.output.split())
 
 
+@pytest.mark.slow
 def test_promotion_is_passed_over_without_intervals(chain):
     source = OF_TABLE.format("bronze").replace(", interval: {by: partition, column: day}", "")
     text = job_file("plain", source).replace("mode: interval\n", "")
@@ -160,6 +170,7 @@ def test_promotion_is_passed_over_without_intervals(chain):
     assert "passed over version 4 (a promotion of job 'bronze'" in warning["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fork", "on_change"), [(3, "fail"), (1, "skip"), (1, "fail")])
 def test_promotion_ahead_of_its_job_adds_rows(chain, fork, on_change):
     source = OF_TABLE.format("bronze").replace(", interval: {by: partition, column: day}", f", on_change: {on_change}")
@@ -181,6 +192,7 @@ def test_promotion_ahead_of_its_job_adds_rows(chain, fork, on_change):
         assert "rewrites rows" in answer.output
 
 
+@pytest.mark.slow
 def test_second_correction_joins_the_open_backfill(chain):
     chain.configure("silver", "replay: {follow: automatic}\n")
     chain.correct_second_day()
@@ -199,6 +211,7 @@ def test_second_correction_joins_the_open_backfill(chain):
     assert chain.rows("silver") == sorted([("01", 3), *CORRECTED, ("04", 31), ("05", 41)])
 
 
+@pytest.mark.slow
 def test_failed_backfill_fails_no_run(chain, monkeypatch):
     chain.configure("silver", "replay: {follow: automatic}\n")
     chain.correct_second_day()
@@ -214,6 +227,7 @@ def test_failed_backfill_fails_no_run(chain, monkeypatch):
     assert report["backfill"]["message"] == "the disk is full"
 
 
+@pytest.mark.slow
 def test_new_job_stops_at_former_promotions(chain):
     chain.correct_second_day()
     source = OF_TABLE.format("bronze").replace(", interval: {by: partition, column: day}", "")

@@ -32,6 +32,7 @@ def put(place, storage, table):
         pq.write_table(table, stream)
 
 
+@pytest.mark.slow
 def test_newest_object_is_read(headrace, place, storage):
     put(place, storage, pa.table({"tail": ["N1"], "at": pa.array([1], pa.int64())}))
     assert f"{place}: 1 file" in headrace("check demo").output

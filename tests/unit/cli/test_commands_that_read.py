@@ -45,6 +45,7 @@ def test_json_makes_no_table_for_people(headrace, state, monkeypatch):
     assert json.loads(headrace("sql", "demo", "select 1 as one", "--json").stdout)["rows"] == [{"one": 1}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [*READERS, "history N1", "waiting --calls", "waiting --held", "state expired"])
 def test_every_reader_takes_an_event_time(headrace, state, command):
     state.commit(Kind.BATCH, watermark=state.log.last.watermark + HOUR)
@@ -56,11 +57,13 @@ def test_every_reader_takes_an_event_time(headrace, state, command):
     )
 
 
+@pytest.mark.slow
 def test_event_time_beyond_all_watermarks_names_the_latest(headrace, state):
     result = headrace("state list --as-of 2013-03-01")
     assert result.stderr == "note: this is checkpoint 4, whose watermark is 2013-01-31: the latest one\n"
 
 
+@pytest.mark.slow
 def test_page_of_an_event_time_names_its_checkpoint(headrace, state, tmp_path):
     state.commit(Kind.BATCH, watermark=state.log.last.watermark + HOUR)
     result = headrace("report", "demo", "--as-of", "2013-01-31T00:30", "--out", str(tmp_path / "page.html"))
@@ -97,6 +100,7 @@ def test_stored_json_comes_out_as_json(headrace, state):
     ]
 
 
+@pytest.mark.slow
 def test_timers_show_their_domain(headrace, state):
     state.add("timers", [timer("N1", 3 * HOUR, 5, domain="processing_time")])
     state.commit(Kind.BATCH)
@@ -119,6 +123,7 @@ def cleaned_up(state):
     return state
 
 
+@pytest.mark.slow
 def test_engine_timers_are_left_out_and_counted(headrace, cleaned_up):
     for command in ("waiting --timers", "state list"):
         output = headrace(command).stdout
@@ -129,6 +134,7 @@ def test_engine_timers_are_left_out_and_counted(headrace, cleaned_up):
     assert "1 timer, at checkpoint 5" in headrace("waiting --timers").stdout
 
 
+@pytest.mark.slow
 def test_all_timers_are_listed_if_asked_for(headrace, cleaned_up):
     document = json.loads(headrace("waiting --timers --all --json").stdout)
     assert ([row["key"] for row in document["timers"]], document["timers_left_out"]) == (["A", "B", "C", "N1"], 0)
@@ -145,6 +151,7 @@ def test_limit_ignores_timers_left_out(headrace, cleaned_up):
     assert [row["key"] for row in json.loads(headrace("waiting --timers -n 1 --json").stdout)["timers"]] == ["N1"]
 
 
+@pytest.mark.slow
 def test_complete_timer_list_has_no_omission_note(headrace, state):
     assert "left out" not in headrace("waiting --timers").stdout + headrace("state list").stdout
     assert json.loads(headrace("waiting --timers --json").stdout)["timers_left_out"] == 0
@@ -154,6 +161,7 @@ def test_user_data_is_never_taken_for_markup(headrace, state):
     assert "[bold]" in headrace("quarantine").stdout
 
 
+@pytest.mark.slow
 def test_only_job_need_not_be_named(headrace, state):
     assert headrace("state get N1").stdout == headrace("state get demo N1").stdout
 
@@ -267,6 +275,7 @@ def test_explain_shows_changed_state_options_json_shows_all(headrace, home):
     }
 
 
+@pytest.mark.slow
 def test_reading_imports_neither_spark_nor_pandas_nor_datasets(state, home):
     import subprocess
     import sys
@@ -292,6 +301,7 @@ def test_job_without_its_key_is_named(headrace, state, command):
     assert "'demo' is a job, and the second argument is missing" in result.stderr
 
 
+@pytest.mark.slow
 def test_expired_key_says_so(headrace, state):
     state.commit(Kind.BATCH, watermark=START + 20 * HOUR)
     result = headrace("state get N1 --operator legs")
@@ -299,6 +309,7 @@ def test_expired_key_says_so(headrace, state):
     assert result.stderr == "note: 1 entry of this key expired and is hidden; --with-expired shows it\n"
 
 
+@pytest.mark.slow
 def test_key_with_a_minus_gets_a_hint(headrace, state):
     result = headrace("state get demo -5")
     assert "If -5 is a key, write -- before it: -- -5" in " ".join(result.stderr.split())

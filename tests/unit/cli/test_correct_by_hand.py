@@ -117,6 +117,7 @@ def _read(terminal):
 RETRACT = "history retract legs N7 --row 2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "answers", "exit_code", "asks", "route"),
     [
@@ -140,6 +141,7 @@ def test_terminal_asks_before_it_changes_anything(headrace, project, options, an
     assert shown(headrace) == {"N7": route, "N8": "ORD-BOS"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", ["n\n", "\x04"])
 def test_declined_restore_ends_as_declined_corrections_do(headrace, project, answers):
     code, output = at_terminal(project, "restore legs --to 0 --why never", answers)
@@ -147,6 +149,7 @@ def test_declined_restore_ends_as_declined_corrections_do(headrace, project, ans
     assert shown(headrace) == {"N7": "ORD-SFO", "N8": "ORD-BOS"}
 
 
+@pytest.mark.slow
 def test_corrections_of_a_branch_name_it(headrace):
     assert headrace("branch create legs trial --why x").exit_code == 0
     assert headrace(f"{RETRACT} --branch trial").stdout.startswith("On branch trial of legs:\n")
@@ -196,6 +199,7 @@ def test_wrong_calls_change_nothing(headrace, words, message):
     assert len(json.loads(headrace("checkpoints legs --json").stdout)["checkpoints"]) == 2
 
 
+@pytest.mark.slow
 def test_page_takes_a_row_out(headrace):
     for command, printed in calls_of("correcting-state", "headrace history retract"):
         words = command.split(" --why ")

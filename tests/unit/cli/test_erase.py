@@ -45,6 +45,7 @@ def last_checkpoint():
     return json.loads(headrace("checkpoints --json").output)["total"] - 1
 
 
+@pytest.mark.slow
 def test_dry_run_lists_the_rows_of_the_key(job):
     result = headrace("erase anna")
     assert result.exit_code == 0
@@ -62,6 +63,7 @@ def test_dry_run_lists_the_rows_of_the_key(job):
     assert last_checkpoint() == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more", [(), ("--apply", "--why", "request 17"), ("--apply", "--purge", "--why", "request 17")]
 )
@@ -79,17 +81,20 @@ def test_key_that_nothing_has_is_refused(job, more):
     assert "The bytes are gone" not in result.output
 
 
+@pytest.mark.slow
 def test_refused_key_is_reported_as_json(job):
     result = headrace("erase purchases nobody --json")
     assert (result.exit_code, json.loads(result.stdout)["error"]) == (2, "ConfigError")
 
 
+@pytest.mark.slow
 def test_key_of_a_sink_alone_is_known(job):
     result = headrace("erase purchases anna --operator customers --apply --why x")
     assert result.exit_code == 0
     assert headrace("erase purchases anna --operator customers").exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -108,6 +113,7 @@ def test_bad_calls_change_nothing(job, words, message):
     assert last_checkpoint() == 4
 
 
+@pytest.mark.slow
 def test_purge_leaves_nothing_behind(job):
     assert headrace("savepoint purchases before --drop --why old").exit_code == 0
     assert headrace("erase", "order 1", "--apply", "--purge", "--why", "request 17").exit_code == 0
@@ -127,6 +133,7 @@ def test_purge_leaves_nothing_behind(job):
     assert [headrace(f"state get bob --at {at}").exit_code for at in (1, 2, 3, 8)] == [0, 8, 8, 0]
 
 
+@pytest.mark.slow
 def test_erasure_reports_the_remaining_mentions(job):
     result = applied()
     output = " ".join(result.output.split())
@@ -136,6 +143,7 @@ def test_erasure_reports_the_remaining_mentions(job):
     assert last_checkpoint() == 5
 
 
+@pytest.mark.slow
 def test_restore_of_erased_key_needs_an_option(job):
     assert applied().exit_code == 0
     refused = headrace("restore purchases --to 2 --why x --yes")

@@ -105,6 +105,7 @@ def test_key_without_history_gets_hint(headrace, histories):
     assert (output.exit_code, "headrace history demo --largest" in output.stdout) == (0, True)
 
 
+@pytest.mark.slow
 def test_largest_histories_come_first(headrace, histories):
     document = json.loads(headrace("history --largest --json").stdout)["histories"]
     assert [(row["key"], row["rows"]) for row in document[:2]] == [("N7", 4), ("N1", 1)]

@@ -61,6 +61,7 @@ def test_lines_of_a_run_have_its_position(headrace, home, one_row):
     assert logs.position() == before
 
 
+@pytest.mark.slow
 def test_user_code_has_the_position(home, one_row):
     change_code(home, TALKATIVE)
     lines = [line for line in lines_of(ended(home, RUN, "").stderr) if not line["logger"].startswith("headrace")]
@@ -109,6 +110,7 @@ def test_unknown_form_ends_a_command(headrace, home, monkeypatch):
     assert (result.exit_code, "HEADRACE_LOG is 'xml'" in result.stderr) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
 def test_unreadable_lines_fail_no_run(home, one_row, redirection):
     result = ended(home, f"{RUN} --json", redirection)

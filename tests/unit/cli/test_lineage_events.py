@@ -64,6 +64,7 @@ def got(events, number):
     return [events.get(timeout=SOON)[1] for _ in range(number)]
 
 
+@pytest.mark.slow
 def test_collector_gets_start_and_complete(headrace, monkeypatch):
     pytest.importorskip("openlineage.client")
     with collector() as (url, events):
@@ -97,6 +98,7 @@ def test_failed_run_sends_its_error(headrace, home, monkeypatch):
     assert "SourceError" in last["run"]["facets"]["errorMessage"]["message"]
 
 
+@pytest.mark.slow
 def test_collector_that_refuses_fails_no_run(headrace, monkeypatch):
     pytest.importorskip("openlineage.client")
     with collector(status=400) as (url, events):
@@ -107,6 +109,7 @@ def test_collector_that_refuses_fails_no_run(headrace, monkeypatch):
     assert result.stderr.count("OpenLineage: events of this run were not delivered, and the run goes on") == 1
 
 
+@pytest.mark.slow
 def test_collector_that_hangs_costs_a_second(headrace, monkeypatch):
     pytest.importorskip("openlineage.client")
     waits = threading.Event()

@@ -73,6 +73,7 @@ def test_other_home_in_the_environment_is_noted(here, monkeypatch):
     assert "HEADRACE_HOME names another project, /srv/jobs" in new("shop").stderr
 
 
+@pytest.mark.slow
 def test_own_tests_of_the_project_pass(shop):
     done = python(shop, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     assert done.returncode == 0, done.stdout
@@ -91,6 +92,7 @@ def test_code_imports_only_public_doors(shop):
     assert {name for name in modules if name.startswith("headrace")} <= DOORS
 
 
+@pytest.mark.slow
 def test_job_and_pipeline_fit(shop):
     done = python(shop, "-c", "from headrace.cli import main; main()", "explain")
     assert done.returncode == 0, done.stderr

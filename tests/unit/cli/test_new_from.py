@@ -124,6 +124,7 @@ def test_parquet_gives_types_nulls_and_names(here):
     }
 
 
+@pytest.mark.slow
 def test_every_type_of_parquet_runs(here):
     rows = copied(here, every(here))
     assert rows.num_rows == 2
@@ -148,6 +149,7 @@ def test_csv_gives_the_narrowest_types(here):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pack", [None, gzip.compress, bz2.compress])
 def test_csv_runs_plain_and_packed(here, pack):
     ending = {None: "", gzip.compress: ".gz", bz2.compress: ".bz2"}[pack]
@@ -165,6 +167,7 @@ def test_doubtful_delimiter_is_said(here):
     assert "the delimiter may also be ';'" in new(here / "a.csv").stderr
 
 
+@pytest.mark.slow
 def test_json_gives_structs_and_free_json(here):
     rows = [
         {"at": "2026-03-01T10:00:00Z", "n": 1, "any": 1, "who": {"x": 1}, "l": [1.5, 2], "$type": "a", "none": None},
@@ -184,6 +187,7 @@ def test_json_gives_structs_and_free_json(here):
     assert copied(here, here / "a.jsonl")["any"].to_pylist() == ["1", '"a"']
 
 
+@pytest.mark.slow
 def test_number_that_a_float_shows_is_float(here):
     rows = [{"at": "2026-03-01T10:00:00Z", "x": 1}]
     (here / "a.json").write_text(json.dumps(rows).replace('"x": 1', '"x": 60.465161050148062'))
@@ -191,12 +195,14 @@ def test_number_that_a_float_shows_is_float(here):
     assert copied(here, here / "a.json")["x"].to_pylist() == [60.465161050148062]
 
 
+@pytest.mark.slow
 def test_row_numbers_without_a_name_are_left_out(here):
     (here / "a.csv").write_text(",at,x\n0,2026-03-01T10:00:00Z,7\n1,2026-03-01T10:00:01Z,8\n")
     assert copied(here, here / "a.csv")["x"].to_pylist() == [7, 8]
     assert "no field can have the columns ''" in new(here / "a.csv", "again").stderr
 
 
+@pytest.mark.slow
 def test_avro_gives_logical_types(here):
     kinds = {
         "at": {"type": "long", "logicalType": "timestamp-micros"},
@@ -235,6 +241,7 @@ def test_avro_gives_logical_types(here):
     assert rows["took"].to_pylist() == [1_000, 1_000]
 
 
+@pytest.mark.slow
 def test_delta_table_is_copied_whole(here):
     table = pa.table({name: EVERY[name] for name in ("id", "price", "at", "who")})
     write_deltalake(str(here / "table"), table)
@@ -265,6 +272,7 @@ def test_variants_of_a_table_are_free_json(here):
 # ------------------------------------------------------------------------------------------------------ names and types
 
 
+@pytest.mark.slow
 def test_names_that_are_no_identifiers(here):
     names = ["US Gross", "us_gross", "1", "class", "$type", "int", "dt", "__x", "a.b", "日"]
     pq.write_table(pa.table({"at": EVERY["at"], **{name: [1, 2] for name in names}}), here / "a.parquet")
@@ -274,11 +282,13 @@ def test_names_that_are_no_identifiers(here):
     assert copied(here, here / "a.parquet").num_rows == 2
 
 
+@pytest.mark.slow
 def test_name_that_code_cannot_have_is_renamed(here):
     pq.write_table(pa.table({"at": EVERY["at"], 'a"b\\': [1, 2]}), here / "a.parquet")
     assert copied(here, here / "a.parquet")["a_b"].to_pylist() == [1, 2]
 
 
+@pytest.mark.slow
 def test_file_elsewhere_is_read_in_its_folder(here):
     (here / "lake").mkdir()
     (here / "lake" / "a.csv").write_text(CSV)
@@ -329,6 +339,7 @@ def test_record_reads_every_drawn_row(tmp_path, drawn):
 # --------------------------------------------------------------------------------------------------- event time, errors
 
 
+@pytest.mark.slow
 def test_missing_event_time_is_to_be_filled_in(here):
     (here / "a.csv").write_text("a,b\n1,x\n")
     assert "fill in the event time in pipelines/copied.py" in new(here / "a.csv").stderr
@@ -336,6 +347,7 @@ def test_missing_event_time_is_to_be_filled_in(here):
     assert headrace(here / "copied", "check", "copied").returncode != 0
 
 
+@pytest.mark.slow
 def test_check_is_ok_on_a_file(here):
     (here / "a.csv").write_text(CSV)
     assert new(here / "a.csv").exit_code == 0

@@ -51,6 +51,7 @@ def written(headrace, tmp_path, at_nine):
     return write
 
 
+@pytest.mark.slow
 def test_markup_in_names_is_shown_as_text(state, written):
     for text in HOSTILE:
         state.commit(Kind.SAVEPOINT, name=text, note=text, run_id=text)
@@ -89,6 +90,7 @@ IN_A_BROWSER = (
 )
 
 
+@pytest.mark.slow
 def test_browser_runs_nothing_of_a_page(state, written, opened, tmp_path):
     planted = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
     state.commit(Kind.SAVEPOINT, name=planted, note=planted, run_id=planted)
@@ -119,6 +121,7 @@ def violations(opened, document, scheme):
     return json.loads(unescape(re.findall("<title>(.*?)</title>", shown, re.DOTALL)[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_readers_of_screens_can_read_a_page(state, written, opened, tmp_path, scheme):
     for text in HOSTILE:
@@ -129,12 +132,14 @@ def test_readers_of_screens_can_read_a_page(state, written, opened, tmp_path, sc
     assert violations(opened, (tmp_path / "page.html").read_text(), scheme) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("job", ["flights", "shop"])
 def test_readers_of_screens_can_read_the_examples(opened, job, scheme):
     assert violations(opened, (PROJECT / f"docs/reports/{job}.html").read_text(), scheme) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "rule"),
     [
@@ -148,6 +153,7 @@ def test_unreadable_parts_are_found(opened, part, rule):
     assert rule in [own for own, _ in violations(opened, document, "light")]
 
 
+@pytest.mark.slow
 def test_page_loads_nothing(state, written):
     shown = written()
     loading = {"src", "href", "srcset", "action", "data"}
@@ -157,6 +163,7 @@ def test_page_loads_nothing(state, written):
     assert policy["content"] == "default-src 'none'; style-src 'unsafe-inline'"
 
 
+@pytest.mark.slow
 def test_each_chart_has_words_and_its_table(state, written):
     shown = written()
     figures = [children for tag, children in shown.children if tag == "figure"]
@@ -169,6 +176,7 @@ def test_each_chart_has_words_and_its_table(state, written):
     )
 
 
+@pytest.mark.slow
 def test_options_choose_the_checkpoints_of_pages(state, headrace, tmp_path):
     def told_by(*options):
         return json.loads(headrace("report", "demo", "--out", str(tmp_path / "p.html"), "--json", *options).stdout)
@@ -178,6 +186,7 @@ def test_options_choose_the_checkpoints_of_pages(state, headrace, tmp_path):
     assert told_by("--since", "2100-01-01")["checkpoints"] == 0
 
 
+@pytest.mark.slow
 def test_restored_checkpoints_are_named_undone(state, written):
     state.commit(Kind.SAVEPOINT, name="left behind")
     state.commit(Kind.RESTORE, parent_id=1, restored_from=1)
@@ -191,6 +200,7 @@ def test_job_that_never_ran_is_refused(home, headrace, tmp_path):
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.slow
 def test_file_that_cannot_be_written_is_named(state, headrace, tmp_path):
     result = headrace("report", "demo", "--out", str(tmp_path / "missing" / "page.html"))
     assert result.exit_code == 2
@@ -228,11 +238,13 @@ def test_long_text_is_cut_and_numbers_are_grouped():
     assert Page(table("t", ["a"], [[None]])).named("td") == [{}]
 
 
+@pytest.mark.slow
 def test_lag_is_that_of_each_commit(state, written):
     state.commit(Kind.BATCH, committed_at=START + 9 * HOUR, watermark=START + 2 * HOUR)
     assert "7" in written().texts
 
 
+@pytest.mark.slow
 def test_markup_in_stored_values_is_shown_as_text(state, written):
     for text in HOSTILE:
         own = {"operator": text, "key_group": 1, "key": json.dumps(text), "checkpoint_id": 3, "deleted": False}
@@ -246,6 +258,7 @@ def test_markup_in_stored_values_is_shown_as_text(state, written):
     assert min(map(shown.texts.count, HOSTILE)) >= 4
 
 
+@pytest.mark.slow
 def test_slow_state_is_read_once(state, written, monkeypatch):
     for _ in range(3):
         state.commit(Kind.BATCH)
@@ -258,6 +271,7 @@ def test_slow_state_is_read_once(state, written, monkeypatch):
     assert (reads.call_count, logs.call_count) == (1, 1)
 
 
+@pytest.mark.slow
 def test_slow_state_grew_as_its_logs_tell(state, written, monkeypatch):
     state.add("keyed_state", [{**entry("N9", '"JFK"', 5), "operator": "other"}])
     state.commit(Kind.BATCH)
@@ -272,6 +286,7 @@ def test_slow_state_grew_as_its_logs_tell(state, written, monkeypatch):
     assert {"Stored rows by operator", "Bytes of files by operator", "latest", "legs", "other"} <= {*texts}
 
 
+@pytest.mark.slow
 def test_largest_keys_come_first(state, written):
     state.add("keyed_state", [entry(f"N{size}", f'"{"x" * size}"', 5) for size in (5, 90, 7)])
     state.commit(Kind.BATCH)
@@ -280,6 +295,7 @@ def test_largest_keys_come_first(state, written):
     assert texts[first:].index('"N90"') < texts[first:].index('"N7"') < texts[first:].index('"N5"')
 
 
+@pytest.mark.slow
 def test_quarantine_is_counted_by_reason(state, written):
     own = {"operator": "orders", "key_group": 1, "key": "null", "checkpoint_id": 3, "deleted": False, "origin": "row"}
     rows = [
@@ -336,6 +352,7 @@ def test_page_of_all_jobs_has_one_job(state, headrace, tmp_path):
         assert headrace("report", *words).exit_code == 2
 
 
+@pytest.mark.slow
 def test_run_names_its_last_checkpoint(state, headrace, tmp_path):
     first = state.commit(Kind.BATCH, run_id="ours")
     state.commit(Kind.BATCH, run_id="ours")
@@ -371,6 +388,7 @@ def whole_page(state, written):
     return written()
 
 
+@pytest.mark.slow
 def test_page_has_a_language_and_ordered_headings(whole):
     assert [html["lang"] for html in whole.named("html")] == ["en"]
     levels = [int(tag[1]) for tag, _ in whole.tags if tag in {"h1", "h2", "h3", "h4", "h5", "h6"}]
@@ -436,6 +454,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["try_it", "a" * 90, "".join(HOSTILE)])
 def test_open_branch_is_drawn_to_the_end(state, written, home, text):
     facts = {"versions": {}, "sinks": {}, "created_at": START, "made_at": 4, "note": text}
@@ -452,6 +471,7 @@ def test_points_tell_their_values(whole):
     assert "checkpoint 7: rows_in 9, rows_out none" in whole.texts
 
 
+@pytest.mark.slow
 def test_state_over_time_is_that_of_each_checkpoint(state, headrace, written):
     state.commit(Kind.BATCH)
     rows = [f"checkpoint {number}: latest {history}, legs {entries}" for number, entries, history in sizes(headrace)]
@@ -468,6 +488,7 @@ def sizes(headrace):
         yield place, counts["legs"], counts["latest"]
 
 
+@pytest.mark.slow
 def test_checkpoints_whose_state_is_gone_are_named(state, written):
     for place in range(6):
         state.add("keyed_state", [entry(f"X{place}", '"A"', place + 5)], whole=True)

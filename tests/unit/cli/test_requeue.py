@@ -26,6 +26,7 @@ def words_of(result):
     return " ".join(result.stdout.split())
 
 
+@pytest.mark.slow
 def test_requeue_reports_the_waiting_rows(headrace, job):
     result = headrace("quarantine", "shops", "--requeue", "--source", "rows", "--why", "mended")
     assert words_of(result) == (
@@ -56,6 +57,7 @@ def test_requeue_answers_in_json(headrace, job):
     assert json.loads(headrace(words).stdout) == {"job": "shops", **dict.fromkeys(counts, 0), "checkpoint": None}
 
 
+@pytest.mark.slow
 def test_listing_takes_a_source_as_an_operator(headrace, job):
     del job
     for option in ("--source", "--operator"):

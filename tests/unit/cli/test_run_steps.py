@@ -61,6 +61,7 @@ def test_wrong_file_ends_before_the_run(headrace, change):
     assert (result.exit_code, "parallelism" in str(result.exception) + result.output) == (2, True)
 
 
+@pytest.mark.slow
 def test_failed_verification_keeps_the_checkpoints(headrace, home):
     code = home / "demo_cli_pipeline.py"
     code.write_text(code.read_text().replace("        ...", "        ctx.collect(record)"))
@@ -77,6 +78,7 @@ def test_failed_verification_keeps_the_checkpoints(headrace, home):
     assert headrace("checkpoints --json").exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "is_due"), [(1, True), (2, False), (None, False)])
 def test_compaction_is_due_by_the_jobs_file(headrace, change, every, is_due):
     change(compaction={"every": every})

@@ -63,6 +63,7 @@ def test_help_and_version_import_typer_and_msgspec_alone(option):
     assert not modules & {"asyncio", "ssl", "sqlite3", "email", "importlib.metadata"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "needless"),
     [

@@ -35,6 +35,7 @@ class Event(msgspec.Struct, frozen=True):
     at: int
 
 
+@pytest.mark.slow
 def test_state_list_shows_kinds_and_types(headrace, recorded):
     class Board(msgspec.Struct):
         tail: str

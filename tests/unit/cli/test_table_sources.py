@@ -128,6 +128,7 @@ def run_day(headrace, day, end, code=0):
     return result
 
 
+@pytest.mark.slow
 def test_days_of_a_table_from_the_command_line(table_job, home):
     headrace = table_job(None, BY_DAY)
     write_deltalake(str(home / "orders"), pa.table(DAYS), partition_by=["day"])

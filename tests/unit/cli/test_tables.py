@@ -160,6 +160,7 @@ def wide(state):
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_break_no_word_at_any_width(headrace, wide, monkeypatch, command):
     def printed(columns: int) -> str:

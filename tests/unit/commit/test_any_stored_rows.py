@@ -114,6 +114,7 @@ def check_readers(shop, commands):
 TABLES = st.sampled_from([*SCHEMAS, *(f"{name}_changelog" for name in STATE_TABLES)])
 
 
+@pytest.mark.slow
 @examples(5)
 @given(
     damages=st.lists(damages(), min_size=1, max_size=2),

@@ -44,6 +44,7 @@ def test_run_of_a_branch_records_its_code(job):
     assert uncompared_code(job.config, recorded(job)) is None
 
 
+@pytest.mark.slow
 def test_same_code_in_another_process_is_promoted(job):
     forget_code()
     assert code_differences(job.config, recorded(job)) == []
@@ -62,6 +63,7 @@ def test_promotion_refuses_other_code(job, restarted):
     assert Branches(job.config).open == [recorded(job)]
 
 
+@pytest.mark.slow
 def test_other_code_is_promoted_on_request(job):
     expected = job.content("other")
     change_code(job)
@@ -69,6 +71,7 @@ def test_other_code_is_promoted_on_request(job):
     assert job.content() == expected
 
 
+@pytest.mark.slow
 def test_former_code_is_promoted(job):
     former = rules_of(job).read_text()
     change_code(job)
@@ -77,6 +80,7 @@ def test_former_code_is_promoted(job):
     promote(job)
 
 
+@pytest.mark.slow
 def test_run_records_the_code_that_it_loaded(job):
     before = recorded(job).code
     change_code(job)
@@ -100,6 +104,7 @@ def test_new_and_lost_modules_are_differences(job):
     assert "code_in_files/rules.py is gone" in code_differences(job.config, recorded(job))
 
 
+@pytest.mark.slow
 def test_code_outside_of_files_is_not_compared():
     job = BranchedJob()
     job.feed(("ann", 1))
@@ -113,6 +118,7 @@ def test_code_outside_of_files_is_not_compared():
     promote(job)
 
 
+@pytest.mark.slow
 def test_lost_code_is_not_compared(job):
     for file in rules_of(job).parent.iterdir():
         if file.is_file():

@@ -38,6 +38,7 @@ def recorded(job):
     return Branches(job.config).get("other")
 
 
+@pytest.mark.slow
 def test_branch_keeps_its_settings(job):
     forked(job, run__budget="5m", sources__orders__path="input/corrected")
     config = on_branch(job.config, "other")
@@ -47,6 +48,7 @@ def test_branch_keeps_its_settings(job):
     assert job.config.sources["orders"].path.endswith("input/orders")
 
 
+@pytest.mark.slow
 def test_later_settings_replace_earlier_ones(job):
     forked(job, run__budget="5m", run__grace="1m")
     job.run("other", settings={"run.budget": "7m"})
@@ -57,6 +59,7 @@ def test_later_settings_replace_earlier_ones(job):
     assert recorded(job).run_id == "run-2", "a run with the same settings records nothing"
 
 
+@pytest.mark.slow
 def test_branch_with_overridden_input_reads_it(job):
     forked(job, sources__orders__path="input/corrected")
     job.feed(("cyd", 7))
@@ -65,6 +68,7 @@ def test_branch_with_overridden_input_reads_it(job):
     assert {dict(row)["customer"] for row in job.content("other")["sink totals"]} == {"ann", "bob", "cyd"}
 
 
+@pytest.mark.slow
 def test_settings_of_refused_run_are_not_kept(job):
     forked(job)
     with pytest.raises(ConfigError, match="no source 'ordrs'; did you mean 'orders'"):
@@ -87,6 +91,7 @@ def test_bad_settings_make_no_branch(job, settings, message):
     assert not Branches(job.config).open
 
 
+@pytest.mark.slow
 def test_outdated_settings_error_names_the_branch(job):
     forked(job, sources__orders__interval="'%Y'")
     change(job, job={"sources": {"orders": {"format": "delta"}}})
@@ -94,6 +99,7 @@ def test_outdated_settings_error_names_the_branch(job):
         on_branch(job.config, "other")
 
 
+@pytest.mark.slow
 def test_new_branch_has_the_code_of_the_file(job):
     forked(job)
     assert differences_to_file(job.config, recorded(job)) == []
@@ -101,6 +107,7 @@ def test_new_branch_has_the_code_of_the_file(job):
     assert differences_to_file(job.config, recorded(job)) == []
 
 
+@pytest.mark.slow
 def test_settings_that_change_results_are_differences(job):
     forked(job, watermark__bucket="7", sources__orders__path="input/corrected")
     expected = [
@@ -122,6 +129,7 @@ def test_settings_without_influence_are_no_differences(job):
     assert differences_to_file(job.config, recorded(job)) == []
 
 
+@pytest.mark.slow
 def test_file_that_changed_since_the_run_differs(job):
     forked(job)
     job.run("other")
@@ -134,6 +142,7 @@ def test_file_that_changed_since_the_run_differs(job):
     assert differences_to_file(job.config, recorded(job)) == []
 
 
+@pytest.mark.slow
 def test_table_of_an_earlier_release_is_read(job, monkeypatch):
     with monkeypatch.context() as patch:
         schema = branches._SCHEMA
@@ -146,6 +155,7 @@ def test_table_of_an_earlier_release_is_read(job, monkeypatch):
     assert [run.ran_with["watermark.bucket"] for run in recorded(job).earlier] == ["500"]
 
 
+@pytest.mark.slow
 def test_new_source_in_the_file_is_a_difference(job):
     forked(job)
     job.run("other")
@@ -160,6 +170,7 @@ def test_new_source_in_the_file_is_a_difference(job):
     )
 
 
+@pytest.mark.slow
 def test_branch_that_is_not_ready_is_not_run(job):
     with pytest.raises(Killed), dying_at("fork.listed"):
         forked(job, run__budget="5m")

@@ -54,6 +54,7 @@ GARBAGE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["rocksdb", "delta"])
 @pytest.mark.parametrize(("table", "column"), NULLS)
 def test_null_stops_the_run(shop, table, column, backend):

@@ -116,6 +116,7 @@ def test_commands_read_the_old_job(old, command, monkeypatch):
     assert json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("branch", [None, BRANCH])
 def test_old_job_goes_on_as_a_straight_run(old, branch, straight):
     """The service is up again: what waited goes on, and another day comes."""

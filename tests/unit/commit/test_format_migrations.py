@@ -68,6 +68,7 @@ def test_steps_are_numbered_without_a_gap():
     assert [step.number for step in MIGRATIONS] == [*range(2, FORMAT_VERSION + 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("next_format")
 def test_opening_a_job_migrates_it_once(config):
     events = []
@@ -97,6 +98,7 @@ def test_restore_undoes_the_migration_and_repeats_it(config):
 PLACES = ["migration.before", "migration.prepared", "commit.before", "commit.after", "publish.after"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("next_format")
 @pytest.mark.parametrize("place", PLACES)
 def test_crash_leaves_old_or_new_format(config, place):
@@ -111,6 +113,7 @@ def test_crash_leaves_old_or_new_format(config, place):
     assert formats(config) == [(Kind.INITIAL, 1), (Kind.BATCH, 1), (Kind.MIGRATION, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Kind.BATCH.value, "a kind of the future"])
 def test_newer_format_is_refused(config, kind):
     log = CheckpointLog(JobFolder(config.job_folder))

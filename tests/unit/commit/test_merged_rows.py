@@ -39,6 +39,7 @@ def failed(config):
     return {finding.check: finding.detail for finding in verify(config) if not finding.ok}
 
 
+@pytest.mark.slow
 def test_added_rows_are_named_with_the_way_back(job):
     append_twice(job.config, "cyd")
     assert failed(job.config) == {
@@ -49,6 +50,7 @@ def test_added_rows_are_named_with_the_way_back(job):
     assert failed(job.config) == {}
 
 
+@pytest.mark.slow
 def test_way_back_goes_before_the_added_rows(job):
     append_twice(job.config, "cyd")
     job.feed(("dee", 3))
@@ -61,6 +63,7 @@ def test_way_back_goes_before_the_added_rows(job):
     assert failed(job.config) == {}
 
 
+@pytest.mark.slow
 def test_sink_of_a_branch_names_the_branch(job):
     fork(job.config, "other", None, "somebody")
     job.feed(("dee", 3))
@@ -70,6 +73,7 @@ def test_sink_of_a_branch_names_the_branch(job):
     assert "headrace restore shop --branch other --to " in problem
 
 
+@pytest.mark.slow
 def test_many_added_keys_are_counted(job):
     for name in "pqrst":
         append_twice(job.config, name)

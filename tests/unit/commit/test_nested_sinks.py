@@ -61,6 +61,7 @@ def rows_of(home, sink, record):
     return sorted(records, key=repr)
 
 
+@pytest.mark.slow
 def test_nested_rows_are_merged_and_appended(home):
     commit(home, baskets=[ONE, NONE], parcels=[PARCEL])
     commit(home, baskets=[TWO], parcels=[PARCEL])

@@ -74,6 +74,7 @@ def harness(mode):
     return result
 
 
+@pytest.mark.slow
 def test_new_column_is_announced_and_then_added(harness, mode):
     assert announced(harness) == []
     harness.change(pipeline=pipeline(New, mode))
@@ -87,6 +88,7 @@ def test_new_column_is_announced_and_then_added(harness, mode):
     assert announced(harness) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["another path", "table moved away", "moved away and reconciled before"])
 def test_renamed_column_goes_on_as_advised(harness, mode, way):
     harness.feed("rows", [Old("c", 3)])
@@ -110,12 +112,14 @@ def test_renamed_column_goes_on_as_advised(harness, mode, way):
     assert sorted(row["since"].microsecond for row in harness.sink_table("taken").to_pylist()) == [1000, 2000, 3000]
 
 
+@pytest.mark.slow
 def test_runs_without_rows_add_nothing(harness, mode):
     harness.change(pipeline=pipeline(New, mode))
     harness.run()
     assert rows_of(harness) == [("a", "none"), ("b", "none")]
 
 
+@pytest.mark.slow
 def test_earlier_staged_checkpoint_is_published_after_change(harness, mode):
     harness.feed("rows", [Old("c", 3)])
     harness.run(crash_at="commit.after")
@@ -125,6 +129,7 @@ def test_earlier_staged_checkpoint_is_published_after_change(harness, mode):
     assert rows_of(harness) == [("a", None), ("b", None), ("c", None), ("d", 4)]
 
 
+@pytest.mark.slow
 def test_crash_after_adding_a_column_is_survived(harness, mode):
     harness.change(pipeline=pipeline(New, mode))
     harness.feed("rows", [New("c", 3, at=3)])
@@ -136,6 +141,7 @@ def test_crash_after_adding_a_column_is_survived(harness, mode):
     assert rows_of(harness) == [("a", None), ("b", None), ("c", 3)]
 
 
+@pytest.mark.slow
 def test_restore_removes_column_and_next_run_adds_it(harness, mode):
     first = harness.facts[-1].checkpoint_id
     harness.change(pipeline=pipeline(New, mode))
@@ -148,6 +154,7 @@ def test_restore_removes_column_and_next_run_adds_it(harness, mode):
     assert rows_of(harness) == [("a", None), ("b", None), ("c", 3)]
 
 
+@pytest.mark.slow
 def test_removed_and_retyped_columns_are_refused(harness, mode):
     class Retyped(Struct, frozen=True):
         id: str

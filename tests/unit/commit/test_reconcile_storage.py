@@ -41,6 +41,7 @@ def assert_whole(config, customer, last_id):
     assert [finding for finding in verify(config) if not finding.ok] == []
 
 
+@pytest.mark.slow
 def test_missing_sink_is_filled_again(new_job):
     config = new_job
     run(config, "ann", "bob")
@@ -53,6 +54,7 @@ def test_missing_sink_is_filled_again(new_job):
     assert_whole(config, "ann", 4)
 
 
+@pytest.mark.slow
 def test_folder_without_checkpoints_is_refused(new_job):
     config = new_job
     run(config, "ann")
@@ -80,6 +82,7 @@ def incarnation(config):
     return DeltaTable(config.sinks[SINK].path).transaction_version(f"purchases/{SINK}/incarnation")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_log_checkpoints", [False, True])
 def test_folder_is_brought_back_again_and_again(config, with_log_checkpoints):
     """Incarnations are Delta transactions: they grow, and a log checkpoint keeps them."""

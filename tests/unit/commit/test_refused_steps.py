@@ -63,6 +63,7 @@ def refusal_of(act):
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("until_repaired", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", STEPS)
 def test_refused_step_is_the_storages_fault(memory_job, clock, contents, name, until_repaired):
@@ -83,6 +84,7 @@ def test_refused_step_is_the_storages_fault(memory_job, clock, contents, name, u
     assert any(refused)
 
 
+@pytest.mark.slow
 def test_verify_reports_a_refused_step(memory_job, clock):
     job = memory_job
     play(job, clock, 2)

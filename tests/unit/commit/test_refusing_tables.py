@@ -120,6 +120,7 @@ def test_append_to_append_only_table_works():
     assert harness.run().rows_in == 2
 
 
+@pytest.mark.slow
 def test_dropped_rule_lets_the_next_run_publish():
     harness, path = ruled(check, "merged")
     with pytest.raises(SinkMismatchError):
@@ -129,6 +130,7 @@ def test_dropped_rule_lets_the_next_run_publish():
     assert len(harness.sink("merged")) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", NAMES)
 def test_restore_passes_a_refused_checkpoint(mode):
     harness, path = ruled(check, NAMES[mode])
@@ -142,6 +144,7 @@ def test_restore_passes_a_refused_checkpoint(mode):
     assert sorted(row.id for row in harness.sink(NAMES[mode])) == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_other_path_is_filled_from_the_start():
     harness, _ = ruled(check, "merged")
     with pytest.raises(SinkMismatchError):

@@ -41,6 +41,7 @@ def renamed(home, **state):
     return other.config()
 
 
+@pytest.mark.slow
 def test_renamed_job_continues_with_its_stored_name(tmp_path):
     home = Home(tmp_path)
     before = home.config()
@@ -85,6 +86,7 @@ def copied(folder, elsewhere):
     return load_job("purchases", elsewhere)
 
 
+@pytest.mark.slow
 def test_copy_and_original_continue_independently(tmp_path):
     original = Home(tmp_path / "shop").config()
     commit(original, "ann")

@@ -89,6 +89,7 @@ def orders_of(day):
     return pa.table(columns)
 
 
+@pytest.mark.slow
 def test_page_corrects_a_day_of_a_table(spend):
     corrected = pa.table({"order_id": ["2-1"], "amount": [80.5]})
     same = "o.day = '2026-03-02' AND o.order_id = c.order_id"

@@ -30,6 +30,7 @@ def block_of(name, language, number=0):
     return [block.text for block in blocks_of(name) if block.language == language][number]
 
 
+@pytest.mark.slow
 def test_headrace_shows_an_offer_that_merge_loses(page):
     module = page("from-merge")
     offer = module.Offer
@@ -54,6 +55,7 @@ def test_headrace_shows_an_offer_that_merge_loses(page):
     assert {(row.product, row.shop) for row in harness.sink("current_offers")} == {("jam", "A"), ("tea", "A")}
 
 
+@pytest.mark.slow
 def test_changes_in_any_order_give_current_customers(page):
     module = page("from-declarative-pipelines")
     harness = PipelineHarness(module.pipeline)
@@ -92,6 +94,7 @@ def test_calls_fit_the_signatures_of_pyspark(name, functions):
         inspect.signature(function).bind_partial(*call.args, **{keyword.arg: None for keyword in call.keywords})
 
 
+@pytest.mark.slow
 def test_reminders_come_an_hour_after_the_last(page):
     module = page("from-transform-with-state")
     harness = PipelineHarness(module.pipeline, bucket=1)
@@ -143,6 +146,7 @@ def run_dbt(database, *, is_incremental):
     database.sql("insert into spent from new")
 
 
+@pytest.mark.slow
 def test_late_order_counts_beside_dbt_model(page):
     module = page("from-dbt-and-sqlmesh")
     harness = PipelineHarness(module.pipeline)

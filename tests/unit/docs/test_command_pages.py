@@ -53,6 +53,7 @@ def expired(state):
     return state
 
 
+@pytest.mark.slow
 def test_cli_page_looks_back(check, state):
     checkpoints, listed, changes = calls_of("cli", "headrace checkpoints\n id")
     check([checkpoints, listed])
@@ -66,6 +67,7 @@ def test_cli_page_shows_expired_entries(check, expired):
     check(calls_of("cli", "headrace state expired"))
 
 
+@pytest.mark.slow
 def test_cli_page_compares_checkpoints(check, state):
     check(calls_of("cli", "headrace diff"))
 
@@ -102,11 +104,13 @@ def anna(home, monkeypatch):
     savepoint(config, "before_upgrade", "", "run")
 
 
+@pytest.mark.slow
 def test_erasure_page_lists_then_purges(check, anna):
     check(calls_of("erasure", "headrace erase purchases anna\n"))
     check(calls_of("erasure", "headrace savepoint purchases before_upgrade --drop"), exit_codes=(0, 1))
 
 
+@pytest.mark.slow
 def test_erasure_page_erases(check, headrace, anna):
     ((command, _),) = calls_of("erasure", "headrace erase purchases anna --mentions --apply --why")
     assert headrace(*shlex.split(command)[1:]).exit_code == 0
@@ -172,17 +176,20 @@ def deliver(sensors, file, **columns):
     pq.write_table(rows, sensors.folder / "var/data/readings" / file)
 
 
+@pytest.mark.slow
 def test_pipeline_page_shows_results(check, ran):
     _, _, *queries = calls_of("writing-a-pipeline", "headrace check sensors")
     check(queries)
 
 
+@pytest.mark.slow
 def test_pipeline_page_goes_back(check, ran):
     ((command, shown), _) = calls_of("writing-a-pipeline", "headrace restore sensors")
     check([(f"{command} --yes", shown)])
     assert LocalRuns()(ran).rows_in == 6
 
 
+@pytest.mark.slow
 def test_errors_page_requeues_rows(check, sensors):
     (sensors.folder / "var/data/readings/2026-03-01.parquet").unlink()
     sensors.configure({"sources": {"readings": {"max_quarantined": "none"}}})
@@ -245,12 +252,14 @@ def orders(home, monkeypatch):
     sys.modules.pop("documented_orders", None)
 
 
+@pytest.mark.slow
 def test_sinks_page_announces_columns(check, orders):
     start = datetime(2026, 3, 1, tzinfo=UTC)
     write_deltalake(orders.folder / "lake/totals", pa.table({"at": [start], "customer": ["ann"], "cents": [7]}))
     check(calls_of("sinks", "headrace check orders"), (0, 1), root="")
 
 
+@pytest.mark.slow
 def test_sinks_page_compacts_small_files(headrace, check, orders):
     def without_sizes(text):
         """Return a text without numbers of bytes, which differ between versions of pyarrow."""
@@ -295,6 +304,7 @@ def test_state_tables_page_opens_changes_in_python(state, monkeypatch):
     assert names["changes"].version() == version
 
 
+@pytest.mark.slow
 def test_state_tables_page_refuses_a_restore(check, home):
     config = Home(home).config()
     with open_job(config, "run", create=True) as opened:

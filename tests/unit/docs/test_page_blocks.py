@@ -429,6 +429,7 @@ def fixed_parts(node):
     return []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", blocks_of_kind(MESSAGE), ids=lambda block: f"{block.page}:{block.line}")
 def test_messages_have_the_words_of_the_code(block):
     message = " ".join(block.text.split())

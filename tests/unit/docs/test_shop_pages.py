@@ -111,6 +111,7 @@ def by_day(shop):
     return shop
 
 
+@pytest.mark.slow
 def test_quickstart_changes_and_restores_the_job(shop):
     calls = dict(calls_of("quickstart", "headrace check"))
     assert shop.call("headrace run")[0] == 0
@@ -131,6 +132,7 @@ def project_tests_pass(folder):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_correcting_page_corrects_a_key(ran):
     page = "correcting-state"
     for first in ("why", "state set shop c07 --field orders=29 --field spent=570.00\n"):
@@ -140,6 +142,7 @@ def test_correcting_page_corrects_a_key(ran):
     ran.check(calls_of(page, "headrace state set-timer"))
 
 
+@pytest.mark.slow
 def test_tutorial_runs_from_start_to_change(shop, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     files = iter(["pipelines/best.py", "conf/jobs/best.yaml", "tests/test_best.py", "conf/jobs/best.yaml", None])
@@ -165,6 +168,7 @@ def follow_tutorial(shop, name, code):
     assert project_tests_pass(shop.folder)
 
 
+@pytest.mark.slow
 def test_report_page_writes_a_page(ran):
     ((command, shown),) = calls_of("report", "headrace report")
     exit_code, printed = ran.call(command)
@@ -174,6 +178,7 @@ def test_report_page_writes_a_page(ran):
     assert "sink customers" in (ran.folder / "shop.html").read_text()
 
 
+@pytest.mark.slow
 def test_branch_page_creates_branches(shop):
     shop.call("headrace run --max-batches 1")
     shop.check(calls_of("branches", 'headrace branch create shop try_it --at 0 --why "another rule"'))
@@ -181,6 +186,7 @@ def test_branch_page_creates_branches(shop):
     shop.check(calls_of("branches", "headrace branch create shop try_it --at 0 --set run.budgt"), (0, 2))
 
 
+@pytest.mark.slow
 def test_branch_page_draws_the_lines(shop, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     for command in (
@@ -198,6 +204,7 @@ def test_branch_page_draws_the_lines(shop, monkeypatch):
     shop.check(calls_of("branches", "headrace status"))
 
 
+@pytest.mark.slow
 def test_backfill_page_computes_a_day_again(by_day):
     assert by_day.call("headrace run")[0] == 0
     file = by_day.folder / "input/orders/2026-03-02.parquet"
@@ -211,20 +218,24 @@ def test_backfill_page_computes_a_day_again(by_day):
     by_day.check(calls_of("backfill", "headrace branch promote shop"))
 
 
+@pytest.mark.slow
 def test_change_page_drops_an_operator(ran):
     ran.edit("pipelines/shop.py", ('.process("totals"', '.process("sums"'))
     ran.check(calls_of("changing-jobs", "headrace state drop"))
 
 
+@pytest.mark.slow
 def test_change_page_renames_an_operator(ran):
     ran.edit("pipelines/shop.py", ('.process("totals"', '.process("by_customer"'))
     ran.check(calls_of("changing-jobs", "headrace state rename"))
 
 
+@pytest.mark.slow
 def test_change_page_rescales_the_job(ran):
     ran.check(calls_of("changing-jobs", "headrace rescale"))
 
 
+@pytest.mark.slow
 def test_change_page_drops_the_job(ran):
     for command, shown in calls_of("changing-jobs", "headrace drop"):
         exit_code, printed = ran.call(command)

@@ -92,6 +92,7 @@ def problem_of(file, address, built):
     return None if has_anchor else f"{file.name}: {address}: no such heading"
 
 
+@pytest.mark.slow
 def test_links_and_pictures_lead_somewhere(built):
     addresses = {(file, address) for file, page in built.items() for address in [*page.links, *page.loaded]}
     near = [(file, address) for file, address in addresses if not is_elsewhere(address)]
@@ -149,6 +150,7 @@ addEventListener("load", async () => {
 </script></body>"""
 
 
+@pytest.mark.slow
 def test_search_finds_sections_from_a_disk(site, tmp_path):
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:

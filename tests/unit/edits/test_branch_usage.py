@@ -40,6 +40,7 @@ def test_young_branch_holds_nothing_back(job):
     assert usage.own.size
 
 
+@pytest.mark.slow
 def test_dropping_branch_releases_held_back_files(job):
     fork(job.config, "other", None, "somebody")
     go_on(job)
@@ -53,6 +54,7 @@ def test_dropping_branch_releases_held_back_files(job):
     assert usage.held_back.size > 0
 
 
+@pytest.mark.slow
 def test_branches_of_one_fork_share_their_files(job):
     for name in ("one", "two"):
         fork(job.config, name, 1, "somebody")

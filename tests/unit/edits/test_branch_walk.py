@@ -168,6 +168,7 @@ def places(job, act):
     return dict.fromkeys(place for place, _ in reached if " " not in place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "killed", [pytest.param(name, marks=[] if name in {"create", "drop"} else pytest.mark.slow) for name in KILLED]
 )

@@ -134,6 +134,7 @@ def files_of_log(job):
     return len(Storage(job.config.job_folder).table(CHECKPOINTS).latest().files())
 
 
+@pytest.mark.slow
 def test_log_of_many_runs_has_few_files(memory_job):
     """Each commit adds a file, and each run reads all of them first."""
     most = 0
@@ -144,6 +145,7 @@ def test_log_of_many_runs_has_few_files(memory_job):
     assert [checkpoint.checkpoint_id for checkpoint in memory_job.log.checkpoints] == list(range(31))
 
 
+@pytest.mark.slow
 @pytest.mark.drawn
 def test_run_that_compacts_the_log_may_die_anywhere(memory_job):
     """The log keeps all checkpoints, and the next run goes on."""

@@ -82,6 +82,7 @@ KILLED = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @KILLED
 @pytest.mark.parametrize("power", ["power fails", pytest.param("power fails later", marks=pytest.mark.long)])
 def test_killed_step_is_complete_or_undone(memory_job, clock, contents, name, power):
@@ -112,6 +113,7 @@ def test_killed_step_is_complete_or_undone(memory_job, clock, contents, name, po
     assert outcomes == {step - 1, step}
 
 
+@pytest.mark.slow
 def test_power_failure_never_takes_a_commit_back(memory_job, clock, contents):
     """A micro-batch that has returned survives a power failure, in the state and in the sinks."""
     for step in range(1, len(SCRIPT) + 1):
@@ -122,6 +124,7 @@ def test_power_failure_never_takes_a_commit_back(memory_job, clock, contents):
         assert_whole(memory_job, contents[step])
 
 
+@pytest.mark.slow
 def test_second_crash_during_recovery_does_no_harm(memory_job, clock, contents):
     job, places = memory_job, []
     before = play(job, clock, 1)
@@ -141,6 +144,7 @@ def test_second_crash_during_recovery_does_no_harm(memory_job, clock, contents):
         before.bring_back()
 
 
+@pytest.mark.slow
 def test_next_run_repeats_refused_commits(memory_job, clock, contents):
     """The disk refuses one commit and accepts later ones, like a network."""
     job, step, places = memory_job, STEPS["batch"], []
@@ -206,6 +210,7 @@ def test_crash_points_cover_every_commit(memory_job, clock):
     assert crash_points.PLACES - reached == of_runs | of_commands | of_deliveries
 
 
+@pytest.mark.slow
 def test_overtaken_process_never_writes_twice(memory_job):
     """A process is suspended at each place of a micro-batch; meanwhile another process takes the job and commits its own."""
     job, places = memory_job, []

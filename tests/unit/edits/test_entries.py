@@ -113,6 +113,7 @@ def name(state, key="a", **rest):
     return EntryName("totals", state, key, **rest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
 def test_next_run_goes_on_from_set_values(backend):
     job = fed(backend)
@@ -138,6 +139,7 @@ def test_fields_change_and_the_others_stay(job):
     assert effect.differences[0].after == '{"orders":2,"cents":41,"note":"12"}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
 def test_deleted_entries_are_gone_for_user_code(backend):
     job = fed(backend)
@@ -165,6 +167,7 @@ def test_checkpoint_says_all_but_the_key(job):
     assert checkpoint.work == JobAtCheckpoint(job.config, checkpoint.parent_id).checkpoint.work
 
 
+@pytest.mark.slow
 def test_restore_undoes_an_edit(job):
     before = entries(job)
     checkpoint = edit(job, DeleteEntries(name("days"), "wrong"))
@@ -175,6 +178,7 @@ def test_restore_undoes_an_edit(job):
     assert next_line(job).orders == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -226,6 +230,7 @@ def test_held_job_is_left_alone(job):
 # ------------------------------------------------------------------------------------------------------------- branches
 
 
+@pytest.mark.slow
 def test_edit_on_a_branch_leaves_the_job_alone(job):
     before, branch = entries(job), job.branch("what_if")
     edit(branch, SetEntry(name("total"), "50", why="what if"))
@@ -236,6 +241,7 @@ def test_edit_on_a_branch_leaves_the_job_alone(job):
     assert [line.total for line in branch.sink("lines") if line.orders == 3] == [60]
 
 
+@pytest.mark.slow
 def test_promotion_loses_no_edit(job):
     branch = job.branch("late")
     edit(job, SetEntry(name("total"), "50", why="counted"))
@@ -291,6 +297,7 @@ def later(job, hours, customer="a"):
     return line
 
 
+@pytest.mark.slow
 def test_set_values_live_as_long_as_written_ones(remembering):
     later(remembering, 4, "b")
     edit(remembering, SetEntry(name("last"), "7", why="counted"))
@@ -298,6 +305,7 @@ def test_set_values_live_as_long_as_written_ones(remembering):
     assert later(remembering, 8) == Seen("a", 8, 7, [7, 8])  # written at 4, alive until 9
 
 
+@pytest.mark.slow
 def test_set_values_expire(remembering):
     edit(remembering, SetEntry(name("last"), "7", why="counted"))
     edit(remembering, SetEntry(name("items"), "[7, 8]", why="counted"))
@@ -306,6 +314,7 @@ def test_set_values_expire(remembering):
     assert later(remembering, 8) == Seen("a", 8, None, [])
 
 
+@pytest.mark.slow
 def test_expired_entries_are_gone_at_once(remembering):
     edit(remembering, ExpireEntries(name("last"), "too old"))
     edit(remembering, ExpireEntries(name("items"), "too old"))
@@ -420,6 +429,7 @@ WRITTEN = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", WRITTEN)
 def test_times_of_a_key_are_written_as_times(per_hour, key):
     stored = f'["a",{AT_SIX}]'

@@ -300,6 +300,7 @@ BATCHES = st.lists(
 )
 
 
+@pytest.mark.slow
 @examples(25)
 @given(BATCHES, st.booleans())
 def test_other_keys_equal_job_without_erased_key(batches, purge):

@@ -117,6 +117,7 @@ def test_half_made_branch_refuses_an_erasure(job, place):
     assert_gone(job)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ERASURE_PLACES)
 @pytest.mark.parametrize("at", [1, 2])
 def test_branch_made_during_an_erasure_is_seen(job, place, at):

@@ -84,6 +84,7 @@ def test_branch_results_equal_the_job(before, after, backend, limit, compacts, p
     assert not [counts for table in compared for counts in table.counts if {*counts.rows} - {"renewed"}]
 
 
+@pytest.mark.slow
 def test_branch_leaves_the_job_alone(job):
     before = job.content(), job.versions()
     fork(job.config, "other", None, "somebody")
@@ -102,6 +103,7 @@ def test_fork_copies_no_data(job):
     assert [file.partition("/")[0] for file in data] == ["checkpoints"]
 
 
+@pytest.mark.slow
 def test_branch_begins_at_an_earlier_checkpoint(job):
     then = job.content()
     later(job)
@@ -112,6 +114,7 @@ def test_branch_begins_at_an_earlier_checkpoint(job):
     assert (first.kind, first.checkpoint_id, first.restored_from) == (Kind.FORK, 2, 1)
 
 
+@pytest.mark.slow
 def test_branch_reads_deleted_keys_as_deleted(job):
     fork(job.config, "other", None, "somebody")
     job.feed(("bob", 0))
@@ -124,6 +127,7 @@ def test_branch_reads_deleted_keys_as_deleted(job):
     assert rows == {"ann": 1, "bob": 4, "cyd": 7}
 
 
+@pytest.mark.slow
 def test_difference_names_checkpoints_of_the_branch(job):
     fork(job.config, "other", None, "somebody")
     later(job)
@@ -149,6 +153,7 @@ def test_tables_that_neither_line_wrote_are_not_compared(job, monkeypatch):
     assert len(opened) == len(job.config.sinks)
 
 
+@pytest.mark.slow
 def test_savepoint_and_restore_work_on_branches(job):
     fork(job.config, "other", None, "somebody")
     branch = job.config.on_branch("other")
@@ -172,6 +177,7 @@ def test_checkpoints_before_the_fork_are_refused(job):
         JobAtCheckpoint(branch, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["job", "branch"])
 def test_vacuum_spares_files_of_the_fork(job, line):
     fork(job.config, "other", 1, "somebody")
@@ -187,6 +193,7 @@ def test_vacuum_spares_files_of_the_fork(job, line):
     assert job.content("other") == job.content()
 
 
+@pytest.mark.slow
 def test_dropped_branch_frees_its_fork(job):
     fork(job.config, "other", 1, "somebody")
     later(job)
@@ -200,6 +207,7 @@ def test_dropped_branch_frees_its_fork(job):
     assert not Branches(job.config).open
 
 
+@pytest.mark.slow
 def test_vacuum_spares_a_branch_made_meanwhile(job):
     later(job)
     job.run()
@@ -219,6 +227,7 @@ def test_vacuum_spares_a_branch_made_meanwhile(job):
     assert job.content("other") == job.content()
 
 
+@pytest.mark.slow
 def test_fork_is_refused_when_vacuum_deletes_files(job):
     later(job)
     job.run()
@@ -244,6 +253,7 @@ def test_fork_refuses_lost_files(job):
         fork(job.config, "other", 1, "somebody")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["fork.listed", "fork.tables"])
 def test_interrupted_fork_is_finished(job, place):
     with pytest.raises(Killed), dying_at(place):
@@ -256,6 +266,7 @@ def test_interrupted_fork_is_finished(job, place):
     assert job.content("other") == job.content()
 
 
+@pytest.mark.slow
 def test_interrupted_drop_leaves_nothing_behind(job):
     fork(job.config, "other", 1, "somebody")
     later(job)
@@ -266,6 +277,7 @@ def test_interrupted_drop_leaves_nothing_behind(job):
     assert job.content("other") == job.content()
 
 
+@pytest.mark.slow
 def test_repeated_drop_finishes_the_first(job):
     fork(job.config, "other", None, "somebody")
     with pytest.raises(KeyboardInterrupt), dying_at("branch.dropped", error=KeyboardInterrupt):
@@ -279,6 +291,7 @@ def test_repeated_drop_finishes_the_first(job):
         drop_branch(job.config, "never", "somebody")
 
 
+@pytest.mark.slow
 def test_slow_drop_spares_a_newer_branch(job):
     def forks_anew(place):
         if place == "branch.dropped":

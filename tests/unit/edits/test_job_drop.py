@@ -38,6 +38,7 @@ def opened_and_closed(config, **options):
         pass
 
 
+@pytest.mark.slow
 def test_dry_run_lists_folder_and_sinks(job):
     before = stored(job)
     result = droppable_job(job)
@@ -50,6 +51,7 @@ def test_dry_run_lists_folder_and_sinks(job):
     assert stored(job) == before
 
 
+@pytest.mark.slow
 def test_drop_deletes_the_folder_and_spares_sinks(job):
     job.local_folder.mkdir(parents=True)
     sink = stored(job, job.sinks[SINK].path)
@@ -61,6 +63,7 @@ def test_drop_deletes_the_folder_and_spares_sinks(job):
         droppable_job(job)
 
 
+@pytest.mark.slow
 def test_run_after_a_drop_finds_the_old_sinks(job):
     drop_job(job, "not needed", "somebody")
     with (
@@ -70,6 +73,7 @@ def test_run_after_a_drop_finds_the_old_sinks(job):
         pass
 
 
+@pytest.mark.slow
 def test_drop_with_sinks_allows_a_new_job(job):
     drop_job(job, "not needed", "somebody", sinks=True)
     assert stored(job, job.sinks[SINK].path) == set()
@@ -77,6 +81,7 @@ def test_drop_with_sinks_allows_a_new_job(job):
         assert commit_purchase(opened, "bob").checkpoint_id == 1
 
 
+@pytest.mark.slow
 def test_held_job_is_left_alone(job):
     before = stored(job)
     with open_job(job, "run"):
@@ -86,6 +91,7 @@ def test_held_job_is_left_alone(job):
     assert droppable_job(job).marker is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "visit", "sinks"),
     [
@@ -110,6 +116,7 @@ def test_second_drop_finishes_a_crashed_drop(job, place, visit, sinks):
     assert (stored(job, job.sinks[SINK].path) == set()) is sinks
 
 
+@pytest.mark.slow
 def test_run_that_opened_before_the_mark_is_refused(job, monkeypatch):
     """The run has read the checkpoints, and claims the job after the drop has marked and released it."""
     claimed = JobLease.claimed
@@ -128,6 +135,7 @@ def test_run_that_opened_before_the_mark_is_refused(job, monkeypatch):
     assert stored(job) == set()
 
 
+@pytest.mark.slow
 def test_sink_of_somebody_else_is_not_deleted(job):
     path = job.sinks["reminders"].path
     rows = pa.table({"customer": ["zed"], "due": [1], "purchases": [1], "cents": [1]})
@@ -139,12 +147,14 @@ def test_sink_of_somebody_else_is_not_deleted(job):
     drop_job(job, "not needed", "somebody")
 
 
+@pytest.mark.slow
 def test_table_within_a_sink_is_not_deleted(job):
     JobFolder.of(job).at(job.sinks[SINK].path).stage("inner/_delta_log/0.parquet", pa.table({"a": [1]}))
     with pytest.raises(SinkMismatchError, match="has another table in its folder .inner"):
         drop_job(job, "not needed", "somebody", sinks=True)
 
 
+@pytest.mark.slow
 def test_sink_of_another_incarnation_is_not_deleted(job):
     drop_job(job, "not needed", "somebody")
     moved = replace(job, sinks={name: replace(sink, path=f"{sink.path}_new") for name, sink in job.sinks.items()})
@@ -154,12 +164,14 @@ def test_sink_of_another_incarnation_is_not_deleted(job):
         drop_job(job, "not needed", "somebody", sinks=True)
 
 
+@pytest.mark.slow
 def test_folder_without_checkpoints_can_be_dropped(job):
     JobFolder.of(job).remove_folder(CHECKPOINTS)
     drop_job(job, "left over", "somebody")
     assert stored(job) == set()
 
 
+@pytest.mark.slow
 def test_drop_marker_is_deleted_last(job):
     with pytest.raises(Killed), dying_at("drop.deleted"):
         drop_job(job, "not needed", "somebody")

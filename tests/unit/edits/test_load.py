@@ -109,6 +109,7 @@ SPENT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
 def test_new_job_begins_with_loaded_values(tmp_path, backend):
     job = new_job(backend)

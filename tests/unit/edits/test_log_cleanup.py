@@ -151,6 +151,7 @@ def commit_purchases(config, *customers):
             commit_purchase(job, customer)
 
 
+@pytest.mark.slow
 def test_delta_logs_are_truncated(config):
     commit_purchases(config, "ann", "bob")
     savepoint(config, "for_ever", "", "somebody")

@@ -54,6 +54,7 @@ EDITS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("edit", "preview", "message"), EDITS)
 def test_edit_waits_for_open_branches(job, edit, preview, message):
     before = job.last()
@@ -68,6 +69,7 @@ def test_edit_waits_for_open_branches(job, edit, preview, message):
     assert job.run().rows_in == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["operator_state.staged", "commit.before"])
 @pytest.mark.parametrize(("edit", "preview", "message"), EDITS)
 def test_branch_made_meanwhile_is_named(job, edit, preview, message, place):
@@ -91,6 +93,7 @@ def test_branch_made_meanwhile_is_named(job, edit, preview, message, place):
     assert (job.last() == before) == is_refused
 
 
+@pytest.mark.slow
 def test_day_after_a_rename_is_backfilled(job):
     with job.on_its_clock():
         drop_branch(job.config, "again", "somebody")

@@ -124,6 +124,7 @@ def test_promoted_job_continues_as_the_branch(before, live, corrected, more, bac
     assert sound(job)
 
 
+@pytest.mark.slow
 def test_promotion_continues_from_the_fork(job):
     promoted = promote(job)
     log = CheckpointLog(JobFolder(job.config.job_folder))
@@ -132,6 +133,7 @@ def test_promotion_continues_from_the_fork(job):
     assert (promoted.restored_from, promoted.name, promoted.note) == (1, "other", "it is right")
 
 
+@pytest.mark.slow
 def test_rows_of_a_promoted_line_count_once(job):
     promoted = promote(job)
     line = CheckpointLog(JobFolder(job.config.job_folder)).lineage.checkpoints
@@ -139,6 +141,7 @@ def test_rows_of_a_promoted_line_count_once(job):
     assert promoted.metrics["rows_brought"] == 3
 
 
+@pytest.mark.slow
 def test_promotion_removes_the_branch(job):
     folder = job.config.on_branch("other").job_folder
     promote(job)
@@ -147,6 +150,7 @@ def test_promotion_removes_the_branch(job):
         promote(job)
 
 
+@pytest.mark.slow
 def test_restore_undoes_a_promotion(job):
     before, last = job.content(), job.last().checkpoint_id
     promote(job)
@@ -155,6 +159,7 @@ def test_restore_undoes_a_promotion(job):
     assert sound(job)
 
 
+@pytest.mark.slow
 def test_promotion_can_be_restored(job):
     promoted = promote(job)
     content = job.content()
@@ -165,12 +170,14 @@ def test_promotion_can_be_restored(job):
     assert sound(job)
 
 
+@pytest.mark.slow
 def test_promoted_checkpoints_have_no_state(job):
     promoted = promote(job)
     with pytest.raises(ConfigError, match="the promotion of that branch did not keep its state"):
         restore(job.config, promoted.parent_id, "into the middle", "somebody")
 
 
+@pytest.mark.slow
 def test_branch_behind_the_job_is_refused(job):
     job.run()
     job.feed(("eve", 3))
@@ -185,6 +192,7 @@ def test_branch_behind_the_job_is_refused(job):
     assert job.content() == expected
 
 
+@pytest.mark.slow
 def test_branch_runs_on_while_the_job_is_held(job):
     job.run()
     job.feed(("eve", 3))
@@ -197,6 +205,7 @@ def test_branch_runs_on_while_the_job_is_held(job):
     assert sound(job)
 
 
+@pytest.mark.slow
 def test_branch_with_other_settings_is_refused(job):
     job.run("other", settings={"watermark.bucket": "500"})
     with pytest.raises(
@@ -205,6 +214,7 @@ def test_branch_with_other_settings_is_refused(job):
         promote(job)
 
 
+@pytest.mark.slow
 def test_empty_run_leaves_results_of_other_settings(job):
     job.feed(("eve", 3))
     job.run("other", settings={"watermark.bucket": "500"})
@@ -224,6 +234,7 @@ def test_empty_run_leaves_results_of_other_settings(job):
     assert job.content() == expected
 
 
+@pytest.mark.slow
 def test_restored_branch_forgets_results_of_other_settings(job):
     job.feed(("eve", 3))
     job.run("other", settings={"watermark.bucket": "500"})
@@ -233,6 +244,7 @@ def test_restored_branch_forgets_results_of_other_settings(job):
     assert sound(job)
 
 
+@pytest.mark.slow
 def test_promotion_keeps_new_columns_of_the_branch():
     """The branch's first run adds a column while the promotion holds the job."""
     job = BranchedJob(with_column(False))
@@ -250,6 +262,7 @@ def test_promotion_keeps_new_columns_of_the_branch():
     assert sound(job)
 
 
+@pytest.mark.slow
 def test_column_the_job_alone_added_is_refused():
     job = BranchedJob(with_column(False))
     job.feed(("ann", 1))
@@ -269,6 +282,7 @@ def test_column_the_job_alone_added_is_refused():
     assert Storage(job.config.sinks["small"].table_path).table().latest().version == table_before
 
 
+@pytest.mark.slow
 def test_rows_of_other_writers_are_kept(job):
     sink = Storage(job.config.sinks["small"].table_path).table()
     latest = sink.latest()
@@ -277,6 +291,7 @@ def test_rows_of_other_writers_are_kept(job):
         promote(job)
 
 
+@pytest.mark.slow
 def test_optimized_sink_is_no_reason_to_refuse(job):
     sink = Storage(job.config.sinks["small"].table_path).table()
     sink.optimize(sink.latest().version, 1 << 20, ["customer"])
@@ -284,12 +299,14 @@ def test_optimized_sink_is_no_reason_to_refuse(job):
     assert sound(job)
 
 
+@pytest.mark.slow
 def test_branch_of_a_line_left_behind_is_refused(job):
     restore(job.config, 0, "anew", "somebody")
     with pytest.raises(ConfigError, match="begins at checkpoint 1, which job 'shop' has left behind since"):
         promote(job)
 
 
+@pytest.mark.slow
 def test_second_branch_cannot_be_promoted_behind_the_first(job):
     fork(job.config, "second", 1, "somebody")
     job.run("second")
@@ -298,6 +315,7 @@ def test_second_branch_cannot_be_promoted_behind_the_first(job):
         promote(job, "second")
 
 
+@pytest.mark.slow
 def test_running_branch_is_not_promoted(job):
     with (
         open_job(job.config.on_branch("other"), "a run"),
@@ -306,6 +324,7 @@ def test_running_branch_is_not_promoted(job):
         promote(job)
 
 
+@pytest.mark.slow
 def test_missing_fork_files_leave_job_unchanged(job):
     job.run()
     job.compact()
@@ -318,6 +337,7 @@ def test_missing_fork_files_leave_job_unchanged(job):
     assert job.content() == before
 
 
+@pytest.mark.slow
 def test_savepoints_survive_a_promotion_and_a_vacuum(job):
     savepoint(job.config, "before", "to come back", "somebody")
     content = job.content()
@@ -328,6 +348,7 @@ def test_savepoints_survive_a_promotion_and_a_vacuum(job):
     assert job.content() == content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place",
     [
@@ -365,6 +386,7 @@ def take_over(job):
         pass
 
 
+@pytest.mark.slow
 def test_promotion_notices_another_run_of_its_branch(job):
     before = job.content()
     with at("promotion.begun", lambda: take_over(job)), pytest.raises(FencedError, match="run another run, attempt"):
@@ -374,6 +396,7 @@ def test_promotion_notices_another_run_of_its_branch(job):
     assert sound(job)
 
 
+@pytest.mark.slow
 def test_promotion_notices_that_its_branch_is_another(job):
     before = job.content()
 
@@ -388,6 +411,7 @@ def test_promotion_notices_that_its_branch_is_another(job):
     assert [branch.name for branch in Branches(job.config).open] == ["other"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["promotion.committed", "promotion.landed", "promotion.removed"])
 def test_late_promotion_cleanup_spares_a_new_branch(job, place):
     def finish_and_fork():
@@ -400,12 +424,14 @@ def test_late_promotion_cleanup_spares_a_new_branch(job, place):
     assert job.content("other") == job.content()
 
 
+@pytest.mark.slow
 def test_half_made_branch_is_not_promoted(job):
     Branches(job.config).add(replace(Branches(job.config).get("other"), name="half"))
     with pytest.raises(ConfigError, match="branch 'half' of job 'shop' is not ready"):
         promote(job, "half")
 
 
+@pytest.mark.slow
 def test_sinks_with_keys_are_promoted_anywhere(new_job):
     with open_job(new_job, "first", create=True) as opened:
         commit_purchase(opened, "ann")
@@ -419,6 +445,7 @@ def test_sinks_with_keys_are_promoted_anywhere(new_job):
     assert sink.read(sink.schema)["customer"].to_pylist() == ["cyd"]
 
 
+@pytest.mark.slow
 def test_partitioned_sinks_are_promoted():
     job = BranchedJob(job={"sinks": {name: {"partition_by": ["customer"]} for name in ("small", "totals")}})
     job.feed(("a b", 1), ("bob", 2), ("\u00fc/%20", 1))

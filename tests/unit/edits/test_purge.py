@@ -83,6 +83,7 @@ def with_anna(new_job):
     return new_job
 
 
+@pytest.mark.slow
 def test_no_byte_of_the_key_is_left(config):
     assert len(places_with(config, "anna")) > 10
     others = {name: [row for row in rows if "anna" not in repr(row)] for name, rows in changes_of(config).items()}
@@ -92,6 +93,7 @@ def test_no_byte_of_the_key_is_left(config):
     assert_erased(config)
 
 
+@pytest.mark.slow
 def test_purge_can_follow_later(config):
     erase(config, "dpo", ANNA, why=WHY)
     commit(config, {KEYED_STATE: [state("bob", "3")]})
@@ -102,6 +104,7 @@ def test_purge_can_follow_later(config):
     assert_erased(config)
 
 
+@pytest.mark.slow
 def test_clean_checkpoints_stay_restorable(config):
     purge(config)
     assert restore(config, 1, "before her time", "run").restored_from == 1
@@ -110,6 +113,7 @@ def test_clean_checkpoints_stay_restorable(config):
     assert_erased(config)
 
 
+@pytest.mark.slow
 def test_clean_versions_in_the_gap_stay(config):
     erase(config, "dpo", ANNA, why=WHY)
     clean = commit(config, {KEYED_STATE: [state("bob", "3")]}).checkpoint_id
@@ -124,6 +128,7 @@ def test_clean_versions_in_the_gap_stay(config):
     assert_erased(config)
 
 
+@pytest.mark.slow
 def test_branch_before_the_key_does_not_disturb_vacuum(config):
     purge(config)
     fork(config, "before", 1, "run")
@@ -133,6 +138,7 @@ def test_branch_before_the_key_does_not_disturb_vacuum(config):
     assert all(finding.ok for finding in verify(config))
 
 
+@pytest.mark.slow
 def test_old_checkpoint_errors_name_the_purge(config):
     purge(config)
     for read in (lambda: JobAtCheckpoint(config, 2), lambda: restore(config, 3, "oops", "run")):
@@ -142,6 +148,7 @@ def test_old_checkpoint_errors_name_the_purge(config):
     assert [row[0] for row in key_history.key_history(JobAtCheckpoint(config), "bob").rows]
 
 
+@pytest.mark.slow
 def test_savepoints_must_be_dropped_first(config):
     savepoint(config, "before_upgrade", "", "run")
     files = places_with(config, "anna")
@@ -155,6 +162,7 @@ def test_savepoints_must_be_dropped_first(config):
     assert_erased(config)
 
 
+@pytest.mark.slow
 def test_leftovers_of_dead_attempts_go(config):
     with open_job(config, "dies") as job:
         stage_rows(job, KEYED_STATE, [state("anna", "orphan")])
@@ -178,6 +186,7 @@ def test_no_byte_is_left_on_an_object_store(tmp_path, storage, monkeypatch):
     assert_erased(config)
 
 
+@pytest.mark.slow
 def test_log_checkpoints_with_the_key_go(config):
     with open_job(config, "run") as job:
         commit_rows(job, {KEYED_STATE: [state("anna", "4")]})
@@ -188,6 +197,7 @@ def test_log_checkpoints_with_the_key_go(config):
     assert_erased(config)
 
 
+@pytest.mark.slow
 def test_overtaken_purge_deletes_nothing(config, monkeypatch):
     def overtake(place):
         if place == "purge.listed" and not taken:
@@ -204,6 +214,7 @@ def test_overtaken_purge_deletes_nothing(config, monkeypatch):
     assert_erased(config)
 
 
+@pytest.mark.slow
 def test_key_of_every_state_file_is_erased(new_job):
     keys = [f"user-{number:02}" for number in range(6)]
     for at in range(0, 6, 2):
@@ -214,6 +225,7 @@ def test_key_of_every_state_file_is_erased(new_job):
     assert changes_of(new_job)[KEYED_STATE] == []
 
 
+@pytest.mark.slow
 def test_types_of_checkpoints_are_listed(config):
     purge(config)
     kinds = [checkpoint.kind for checkpoint in log_of(config).checkpoints[-2:]]

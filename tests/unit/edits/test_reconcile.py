@@ -528,6 +528,7 @@ def foreign_sinks(old_folder):
     return job
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize("power", [pytest.param("power stays", marks=pytest.mark.long), "power fails"])
 def test_killed_reconciliation_can_be_completed(request, scene, power):

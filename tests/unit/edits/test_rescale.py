@@ -65,6 +65,7 @@ changes = st.lists(
 numbers = st.integers(1, 300)
 
 
+@pytest.mark.slow
 @examples(15)
 @given(st.lists(changes, min_size=1, max_size=3), numbers, numbers)
 def test_state_equals_that_of_an_unchanged_job(batches, before, after):

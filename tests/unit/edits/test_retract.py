@@ -89,6 +89,7 @@ def shown(job):
     return {row.tail: row.leg for row in job.sink("board")}
 
 
+@pytest.mark.slow
 def test_last_row_goes_and_sink_follows():
     job = job_of(board(), "+N7 a", "+N7 b", "+N8 c")
     effect = look(job, "N7", 1)
@@ -125,6 +126,7 @@ def test_restore_brings_row_and_sink_back():
     assert (history(job, "N7"), shown(job)) == ([(0, "a"), (1, "b")], {"N7": "b"})
 
 
+@pytest.mark.slow
 def test_branch_tries_it_and_promotion_keeps_it():
     job = job_of(board(), "+N7 a", "+N7 b")
     branch = job.branch("phone")
@@ -134,6 +136,7 @@ def test_branch_tries_it_and_promotion_keeps_it():
     assert (history(job, "N7"), shown(job)) == ([(0, "a")], {"N7": "a"})
 
 
+@pytest.mark.slow
 def test_promotion_waits_for_the_same_edit():
     job = job_of(board(), "+N7 a", "+N7 b")
     branch = job.branch("phone")
@@ -276,6 +279,7 @@ def test_row_updated_in_place_may_stay():
     assert (look(job, "N7", 0).may_stay, look(job, "N7", 1).may_stay) == (True, False)
 
 
+@pytest.mark.slow
 def test_dead_rows_go_along_and_are_not_shown():
     job = job_of(board(ttl=StateTtl(timedelta(seconds=10))), "+N7 a", bucket=1)
     feed(job, "+N7 b", at=9 * SECOND)
@@ -331,6 +335,7 @@ changes = st.lists(
 keys = st.sampled_from(["N7", "N8"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
 @examples(10)
 @given(

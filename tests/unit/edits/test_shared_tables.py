@@ -174,6 +174,7 @@ class Owners:
                 assert customer.startswith(f"{owner[0]}{owner[1]}-")
 
 
+@pytest.mark.slow
 @examples(40)
 @given(acts=st.lists(st.tuples(st.sampled_from(JOBS), st.sampled_from(ACTS), st.sampled_from(TABLES)), max_size=12))
 def test_table_has_rows_of_one_owner(clock, acts):

@@ -128,6 +128,7 @@ def test_small_files_become_one_and_rows_stay(sink):
     assert with_clock(harness, compact_sinks, harness.config, "by-hand", MIB) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["append", "merge"])
 def test_job_continues_after_a_compaction(mode):
     harness = with_files(mode)

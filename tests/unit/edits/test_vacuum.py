@@ -49,6 +49,7 @@ def exists(config, uri):
     return store.get_file_info(path).is_file
 
 
+@pytest.mark.slow
 def test_old_files_without_checkpoint_are_removed(config, stray, much_later):
     def data_files(uris):
         """Return the files that are not log entries."""
@@ -62,6 +63,7 @@ def test_old_files_without_checkpoint_are_removed(config, stray, much_later):
     assert savepoint(config, "after", "", "somebody").checkpoint_id > 0
 
 
+@pytest.mark.slow
 def test_vacuum_keeps_all_files_within_retention(config, stray):
     assert vacuum(config, "remove", dry_run=False) == []
     assert all(exists(config, file) for file in stray)

@@ -79,6 +79,7 @@ def reach(job, hour, customer="z"):
     return sorted((fired.customer, fired.at // HOUR, fired.domain) for fired in job.sink("fired"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
 def test_set_timers_fire_as_registered_ones(backend):
     job = fed(backend)

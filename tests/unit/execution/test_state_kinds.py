@@ -580,6 +580,7 @@ def transforms_of(kinds):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(calls))
 @examples(20)
 @given(
@@ -608,6 +609,7 @@ def test_states_of_all_kinds_are_independent(backends, steps, ttl, style, automa
     run(backends, steps, ttl, style, automatic=automatic, order=order, cache_entries=cache_entries)
 
 
+@pytest.mark.slow
 @examples(150)
 @given(
     steps=transforms_of(sorted(calls)),
@@ -626,6 +628,7 @@ def short_lived(state, name, *arguments):
     return Call(state, name, arguments, "", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("visibility", Visibility)
 @pytest.mark.parametrize(

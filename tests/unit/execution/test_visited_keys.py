@@ -163,6 +163,7 @@ def give(harness, events, watermark=-1):
     return watermark
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
 @pytest.mark.parametrize("function", [Totals, BlockingTotals])
 @examples(40)
@@ -204,6 +205,7 @@ def run_of(batches, stops, *, parallelism, backend="hashmap", runs_between=True)
     return sorted(harness.sink("out"), key=repr)
 
 
+@pytest.mark.slow
 @examples(10)
 @given(batches=BATCHES, stops=st.lists(STOPS, min_size=3, max_size=3), backend=st.sampled_from(["hashmap", "rocksdb"]))
 def test_runs_tasks_and_crashes_change_no_visit(batches, stops, backend):

@@ -36,6 +36,7 @@ def findings(harness, pipeline):
     return list(determinism(config, plan_of(code)))
 
 
+@pytest.mark.slow
 def test_undetermined_functions_are_named(harness):
     named = findings(harness, "undetermined")
     assert [(finding.outcome, finding.detail.split(" in another process")[0]) for finding in named] == [
@@ -49,6 +50,7 @@ def test_undetermined_functions_are_named(harness):
     assert "hashlib" in named[0].advice
 
 
+@pytest.mark.slow
 def test_same_results_are_no_finding(harness):
     assert findings(harness, "repeatable") == []
 

@@ -63,6 +63,7 @@ def test_parallelism_and_backend_change_no_result(home, run, parallelism, backen
     assert_well_formed(home.config())
 
 
+@pytest.mark.slow
 def test_run_without_pyspark_and_java(home):
     write_days(home.input, [0])
     ran = command(home, "run", "purchases", "--runner", "local")
@@ -73,6 +74,7 @@ def test_run_without_pyspark_and_java(home):
     assert (again.returncode, '"stopped_because":"drained"' in again.stdout.replace(" ", "")) == (0, True), again.stderr
 
 
+@pytest.mark.slow
 def test_profile_chooses_the_runner(home):
     home.write_cluster("local", {**LOCAL, "runner": "local"})
     write_days(home.input, [0])
@@ -103,6 +105,7 @@ def test_user_errors_end_a_run(home, run):
     assert [checkpoint.checkpoint_id for checkpoint in checkpoints(home.config())] == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows_worth_workers", [HERE, IN_WORKERS])
 def test_user_code_prints_to_standard_error(home, capfd, rows_worth_workers):
     home.configure({"pipeline": "tests.jobs.talkative:pipeline"})
@@ -112,6 +115,7 @@ def test_user_code_prints_to_standard_error(home, capfd, rows_worth_workers):
     assert (printed.out, "a purchase" in printed.err) == ("", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows_worth_workers", [HERE, IN_WORKERS])
 def test_printed_lines_know_their_micro_batch(home, capfd, monkeypatch, rows_worth_workers):
     monkeypatch.setenv(logs.FORMAT, "json")

@@ -67,6 +67,7 @@ def pids():
     return {child.pid for child in mine if "headrace.local.worker" in " ".join(child.cmdline())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [1, 2, 5])
 def test_workers_change_no_result(home, workers, parallelism):
     run_in(workers, home, parallelism=parallelism)
@@ -74,6 +75,7 @@ def test_workers_change_no_result(home, workers, parallelism):
     assert_well_formed(home.config())
 
 
+@pytest.mark.slow
 def test_workers_start_when_a_run_is_large(home):
     write_days(home.input, [0, 1, 2], rows=ROWS)
     home.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
@@ -90,6 +92,7 @@ def test_workers_start_when_a_run_is_large(home):
     assert_as_by_hand(home.config(), by_hand(purchases_of(day, rows=ROWS) for day in range(3)))
 
 
+@pytest.mark.slow
 def test_killed_worker_repeats_only_its_task(home, run, monkeypatch, tmp_path):
     monkeypatch.setenv("HEADRACE_KILL_AT", "task.half")
     monkeypatch.setenv("HEADRACE_KILL_ONCE", str(tmp_path / "killed"))
@@ -100,6 +103,7 @@ def test_killed_worker_repeats_only_its_task(home, run, monkeypatch, tmp_path):
     assert_as_by_hand(home.config(), by_hand([purchases_of(0, rows=ROWS)]))
 
 
+@pytest.mark.slow
 def test_always_dying_workers_end_the_run(home, run, workers, monkeypatch):
     monkeypatch.setenv("HEADRACE_KILL_AT", "task.half")
     with pytest.raises(ClusterError, match="died 4 times in the tasks of 'customers', the last one with exit code -9"):

@@ -109,6 +109,7 @@ def played(why):
         engine_clock.use(before)
 
 
+@pytest.mark.slow
 @examples(3)
 @given(NOTES)
 def test_no_reason_changes_the_result_of_commands(why):

@@ -41,6 +41,7 @@ def parts_of(files, ends):
     return [files[start:end] for start, end in zip([0, *ends], [*ends, len(files)], strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "ends", "options"),
     [

@@ -199,6 +199,7 @@ def left_behind(action):
     return max(map(abs, counts)), abs(after[1] - before[1]), traced
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [Counts, PlainCounts])
 def test_records_leave_nothing_behind(function):
     events = [Event("")] * 30_000
@@ -206,6 +207,7 @@ def test_records_leave_nothing_behind(function):
     assert (counts < 50, objects < 50, traced < 50_000) == (True, True, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "do"),
     [*((Counts, name) for name in sorted(DOES)), *((PlainCounts, name) for name in sorted(PLAIN_DOES))],

@@ -49,6 +49,7 @@ def inputs(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_late_bids_correct_windows_that_wait(inputs):
     harness = harness_of(timedelta(minutes=2), inputs)
     differences = compare_sql(SQL, harness.sink_table("result"), inputs)

@@ -34,11 +34,13 @@ def assert_as_sql(query, inputs, batches, parallelism, backend, *, crash_at=None
     assert differences.expected > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", NAMES)
 def test_query_result_equals_sql(query, inputs):
     assert_as_sql(query, inputs, *random.Random(query).choice(SMALL_MATRIX))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", random.Random(7).sample([name for name in NAMES if name not in BY_WALL_CLOCK], 2))
 def test_crash_changes_no_result(query, inputs):
     chance = random.Random(query)

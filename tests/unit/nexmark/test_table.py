@@ -46,6 +46,7 @@ def test_project_is_never_written_over(project):
         make_project(project)
 
 
+@pytest.mark.slow
 def test_result_table_marks_correct_queries(capsys):
     assert main(["q2", "q22", "--events", "500"]) == 0
     head, _, *rows = capsys.readouterr().out.splitlines()

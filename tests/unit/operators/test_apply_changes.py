@@ -52,6 +52,7 @@ def assert_equals_model(history, events, backend="hashmap", **options):
         assert not harness.quarantined()
 
 
+@pytest.mark.slow
 @examples(150)
 @given(events=EVENTS, track=TRACKS, ignore_nulls=st.booleans())
 def test_versions_equal_a_sorted_fold(events, track, ignore_nulls):

@@ -161,6 +161,7 @@ def test_table_equals_that_of_duckdb(home):
     assert [event["sequence"]["lsn"] for event in behind] == [*range(12)]
 
 
+@pytest.mark.slow
 def test_history_shows_the_input_of_versions(home, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     events, _ = shown_tables()

@@ -113,6 +113,7 @@ ORDERS = st.builds(Order, st.sampled_from("ab"), TIMES, st.integers(1, 2))
 RATES = st.builds(Rate, st.sampled_from("ab"), TIMES, st.integers(1, 2))
 
 
+@pytest.mark.slow
 @examples(6)
 @given(windows=CALENDARS, orders=st.lists(ORDERS, min_size=1, max_size=12), rates=st.lists(RATES, max_size=12))
 def test_joins_equal_a_nested_loop(windows, orders, rates):

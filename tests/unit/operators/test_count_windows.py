@@ -57,6 +57,7 @@ BIDS = st.builds(Bid, st.sampled_from("ab"), st.integers(0, 30), st.none() | st.
 SIZES = st.integers(1, 7).flatmap(lambda size: st.tuples(st.just(size), st.none() | st.integers(1, size)))
 
 
+@pytest.mark.slow
 @examples(150)
 @given(sizes=SIZES, bids=st.lists(BIDS, max_size=30))
 def test_results_equal_those_of_the_last_rows(sizes, bids):

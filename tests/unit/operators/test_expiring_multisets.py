@@ -128,6 +128,7 @@ def played(steps, ttl, backend):
     return results, stored
 
 
+@pytest.mark.slow
 @examples(150)
 @given(steps=STEPS, ttl=lifetimes(), most=st.integers(2, 4), backend=st.sampled_from(["hashmap", "rocksdb", "delta"]))
 def test_entries_expire_as_whole_sets_do(steps, ttl, most, backend):

@@ -220,6 +220,7 @@ class Numbered(Sale, frozen=True, kw_only=True):
     before: Annotated[Timestamp | None, Lag("at")]
 
 
+@pytest.mark.slow
 @examples(3)
 @given(sales=SALES)
 def test_rows_have_their_record_and_functions(sales):

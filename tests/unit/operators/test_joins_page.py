@@ -59,6 +59,7 @@ def test_catalogue_follows_its_prices(page, count, cents):
     assert harness.sink("catalogue") == [page.Listed("t", "tea", cents)]
 
 
+@pytest.mark.slow
 def test_discounts_and_unpriced_products_are_found(page):
     tea, cup, pot = (page.Product(name[0], name, 0) for name in ("tea", "cup", "pot"))
     harness = PipelineHarness(page.catalogue, bucket=1)

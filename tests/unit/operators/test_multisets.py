@@ -66,6 +66,7 @@ def written_by(harness, prices, kind=INSERT):
     return Counter(row["state"] for row in rows if row["checkpoint_id"] == last)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("emit", Emit)
 @pytest.mark.parametrize("kind", [INSERT, DELETE])
 def test_one_value_of_many_writes_two_rows(emit, kind):
@@ -81,6 +82,7 @@ def test_few_values_are_in_one_row():
     assert harness.sink("result") == [Prices("a", 101)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("result", [Lowest, Highest])
 def test_retracted_value_of_many_writes_few_rows(result):
     prices = random.Random(1).sample(range(MANY), MANY)

@@ -98,6 +98,7 @@ def plain(row):
     return shown(values.values())
 
 
+@pytest.mark.slow
 @examples(12)
 @given(seed=st.integers(0, 99_999), parallelism=st.sampled_from([1, 3]), bucket=st.sampled_from([1, 1000]))
 def test_shop_equals_duckdb(page, seed, parallelism, bucket):

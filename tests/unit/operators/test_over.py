@@ -56,6 +56,7 @@ def late_of(harness):
     return [output.record for output in harness.output() if isinstance(output, SideRecord)]
 
 
+@pytest.mark.slow
 @examples(100)
 @given(frame=st.sampled_from(FRAMES), result=RESULTS, order_by=ORDERS, events=EVENTS)
 def test_each_result_equals_a_fold(frame, result, order_by, events):
@@ -68,6 +69,7 @@ def test_each_result_equals_a_fold(frame, result, order_by, events):
         assert late_of(harness) == model.late
 
 
+@pytest.mark.slow
 @examples(100)
 @given(frame=st.sampled_from(FRAMES), result=RESULTS, order_by=ORDERS, keep=st.sampled_from([1, 6, 30]), events=EVENTS)
 def test_late_rows_correct_the_results(frame, result, order_by, keep, events):

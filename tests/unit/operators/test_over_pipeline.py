@@ -29,6 +29,7 @@ PAYMENTS = st.lists(
 ).map(lambda rows: [msgspec.structs.replace(row, id=number) for number, row in enumerate(rows)])
 
 
+@pytest.mark.slow
 @examples(5)
 @given(
     rows=PAYMENTS,
@@ -51,6 +52,7 @@ def test_crashes_and_splits_change_nothing(rows, frame, result, seed):
     assert by_fields(harness.sink("recent")) == by_fields(model.results())
 
 
+@pytest.mark.slow
 @examples(5)
 @given(
     rows=PAYMENTS,
@@ -80,6 +82,7 @@ IN_SQL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", IN_SQL)
 @examples(30)
 @given(rows=PAYMENTS)

@@ -76,6 +76,7 @@ def test_pairs_are_near_in_arrival(bounds, how, events):
         assert harness.snapshot().entries == ()
 
 
+@pytest.mark.slow
 @examples(6)
 @given(
     how=st.sampled_from(JoinType),
@@ -133,6 +134,7 @@ RATES = st.tuples(st.builds(Rate, st.sampled_from("ab"), TIMES, st.integers(1, 5
 SIDES = st.sampled_from([JoinType.INNER, JoinType.LEFT])
 
 
+@pytest.mark.slow
 @examples(100)
 @given(how=SIDES, events=st.lists(SALES | RATES, max_size=30))
 def test_records_join_the_latest_version(how, events):
@@ -172,6 +174,7 @@ def test_version_expires_by_processing_time():
         assert [row.rate for row in harness.output()] == [3, None]
 
 
+@pytest.mark.slow
 @examples(6)
 @given(
     how=SIDES,

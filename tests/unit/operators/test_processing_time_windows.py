@@ -62,6 +62,7 @@ def at_their_time(micro_batches, start=0):
     return bids
 
 
+@pytest.mark.slow
 @examples(100)
 @given(windows=WINDOWS, micro_batches=MICRO_BATCHES)
 def test_windows_equal_those_of_the_arrival(windows, micro_batches):
@@ -90,6 +91,7 @@ def counts_of(windows, micro_batches):
     )
 
 
+@pytest.mark.slow
 @examples(6)
 @given(
     windows=WINDOWS,

@@ -140,6 +140,7 @@ def equal_single_records(pipeline, *arguments, **options):
         return bundled == play_all(pipeline, *arguments, SINGLE, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [False, True])
 @examples(2)
 @given(
@@ -155,6 +156,7 @@ def test_bundles_equal_single_records(stops, windows, result, bids, lateness, ea
     assert equal_single_records(pipeline, {"bids": bids}, seed, stops=stops, sinks=("summaries", "late"))
 
 
+@pytest.mark.slow
 @examples(3)
 @given(
     windows=st.sampled_from([*SLICED, *SESSIONS]),
@@ -175,6 +177,7 @@ def test_bundles_of_days_equal_single_records(bids, lateness, seed):
     assert equal_single_records(pipeline, {"bids": bids}, seed, sinks=("summaries", "late"))
 
 
+@pytest.mark.slow
 @examples(1)
 @given(
     windows=st.sampled_from(SLICED),
@@ -187,6 +190,7 @@ def test_bundles_with_retractions_equal_single_records(windows, changes, seed):
     assert equal_single_records(pipeline, {"bids": bids}, seed, kinds=kinds, sinks=("summaries",))
 
 
+@pytest.mark.slow
 @examples(1)
 @given(
     bounds=st.sampled_from([(0, 9), (-7, 2), (0, 0), (3, 12)]),

@@ -102,6 +102,7 @@ def play_in_time(harness, steps):
             method(record, timestamp=now + after, kind=kind)
 
 
+@pytest.mark.slow
 @examples(150)
 @given(how=st.sampled_from(JoinType), steps=st.lists(STEPS, max_size=40), state_ttl=LIFETIMES)
 def test_ttl_retracts_only_emitted_rows(how, steps, state_ttl):

@@ -227,6 +227,7 @@ class WindowSummary(Struct, frozen=True):
         return cls(row.auction, start, row.lowest, row.highest, row.first, row.last, row.best, row.texts)
 
 
+@pytest.mark.slow
 @examples(6)
 @given(changes=CHANGES, seed=st.integers(0, 999), emitted=st.sampled_from(EMITTED), most=st.sampled_from([2, 3, 64]))
 def test_splits_and_crashes_change_no_aggregate(changes, seed, emitted, most):

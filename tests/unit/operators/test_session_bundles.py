@@ -115,6 +115,7 @@ def without_stamp_of_removal(change):
 AT_ONCE = {"lateness": 0, "backend": HashMapBackend, "buffer_size": 1, "portion": 100, "parts": 1}
 
 
+@pytest.mark.slow
 @examples(300)
 @given(
     items=COURSES,

@@ -107,6 +107,7 @@ def table_of(changes):
     return sorted(map(msgspec.structs.astuple, table.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lateness", [0, 5, 100])
 @examples(200)
 @given(events=EVENTS)
@@ -133,6 +134,7 @@ def bids_of(*, out_of_orderness=1000):
     return source.key_by("item").window(SESSIONS)
 
 
+@pytest.mark.slow
 @examples(5)
 @given(events=EVENTS, seed=st.integers(0, 999), parts=st.integers(1, 3))
 def test_splits_and_crashes_change_no_session(events, seed, parts):

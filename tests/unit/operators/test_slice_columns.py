@@ -272,6 +272,7 @@ def equals_single_records(operator, steps, *, in_time=False):
     return by_columns.taken
 
 
+@pytest.mark.slow
 @examples(60)
 @given(
     steps(SALES),

@@ -50,6 +50,7 @@ def test_slice_is_freed_with_its_last_window_only(windows, at):
     assert [end for end in ends if str(start) in times.last_names_of(end)] == [ends[-1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("windows", "remembered"),
     [

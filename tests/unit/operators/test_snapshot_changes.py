@@ -70,6 +70,7 @@ END = {100: {"w": "a"}, 200: {"w": "a"}}
 """Extracts that make those before them complete."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [1, 3])
 @examples(25)
 @given(
@@ -91,6 +92,7 @@ def test_versions_equal_a_fold_over_extracts(parallelism, extracts, every, lag, 
     assert by_fields(harness.sink("versions")) == versions_of(extracts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["sink", "normalize"])
 @examples(15)
 @given(

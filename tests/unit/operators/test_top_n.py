@@ -211,6 +211,7 @@ FEW = settings(max_examples=4)
 CRASHES = [None, None, "task.half:1", "commit.before", "commit.after"]
 
 
+@pytest.mark.slow
 @FEW
 @given(given=st.lists(SCORES, min_size=1, max_size=12), seed=st.integers(0, 1 << 30), n=st.integers(1, 3))
 def test_splits_tasks_and_crashes_change_nothing(given, seed, n):

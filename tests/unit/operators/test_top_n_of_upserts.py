@@ -139,6 +139,7 @@ def backend(request):
     return request.param
 
 
+@pytest.mark.slow
 @FEW
 @given(changes=CHANGES, seed=st.integers(0, 1 << 30), n=st.integers(1, 3))
 def test_splits_and_crashes_change_no_tops(changes, seed, n):
@@ -276,6 +277,7 @@ def test_upserts_without_their_old_rows_are_refused(stream, mode):
         stream().key_by("game").top("best", 2, by="points", state_ttl=Lifetime.FOREVER)
 
 
+@pytest.mark.slow
 def test_rows_of_another_key_are_refused():
     whole = source().normalize("whole", key=("game", "player")).key_by("game")
     forms = [

@@ -194,6 +194,7 @@ def sessions_of(bids, gap):
     return grouped(Session(ms(gap)), bids)
 
 
+@pytest.mark.slow
 @examples(60)
 @given(trigger=TRIGGERS | PURGING, steps=st.lists(BIDS | st.integers(0, 9), max_size=25), backend=BACKENDS)
 def test_early_sessions_end_with_whole_ones(trigger, steps, backend):
@@ -249,6 +250,7 @@ def test_sessions_of_processing_time_take_triggers():
 # ------------------------------------------------------------------------------------------------------ whole jobs
 
 
+@pytest.mark.slow
 @examples(6)
 @given(
     trigger=TRIGGERS | PURGING,

@@ -64,6 +64,7 @@ def give(harness, *events):
     harness.drain()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
 @pytest.mark.parametrize("history", History)
 @examples(40)
@@ -84,6 +85,7 @@ def test_tables_equal_deletions_of_each_key(history, backend, events, ignore_nul
     assert table.records(record) == model(as_deletions(events), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [1, 3])
 @examples(8)
 @given(events=feeds().filter(bool), cuts=st.sets(st.integers(1, 15), max_size=3), history=st.sampled_from(History))

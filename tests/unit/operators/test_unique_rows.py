@@ -107,6 +107,7 @@ def give(harness, record, kind=INSERT):
     (harness.process2 if isinstance(record, Offer) else harness.process1)(record, timestamp=record.at, kind=kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", JoinType)
 @examples(60)
 @given(forms=st.tuples(FORM, FORM), changes=CHANGES, on=st.sampled_from([None, is_cheap]))
@@ -220,6 +221,7 @@ def test_backends_give_the_same_rows(how, backend, changes):
 STEPS = st.lists(st.tuples(RECORDS, st.sampled_from([True, True, False]), st.integers(0, 4)), max_size=24)
 
 
+@pytest.mark.slow
 @examples(80)
 @given(how=st.sampled_from(JoinType), steps=STEPS, lengths=st.tuples(st.integers(2, 6), st.integers(2, 6)))
 def test_upserts_live_as_long_as_updates(how, steps, lengths):

@@ -238,6 +238,7 @@ def test_ranked_window_equals_a_plain_loop(changes, cut, bucket):
     assert len(quarantined(harness)) == len(unmatched)
 
 
+@pytest.mark.slow
 @examples(10)
 @given(changes=CHANGES, backend=BACKENDS)
 def test_top_equals_a_plain_loop(changes, backend):

@@ -106,6 +106,7 @@ class Model:
                 yield from (Priced.of(None, right) for right in rights)
 
 
+@pytest.mark.slow
 @examples(60)
 @given(
     windows=WINDOWS,
@@ -151,6 +152,7 @@ def test_windows_survive_a_restart(backend):
         assert restored._process.emitted[0].timestamp == 9
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(
     orders=st.lists(ORDERS, min_size=1, max_size=12), rates=st.lists(RATES, max_size=8), seed=st.integers(0, 1 << 30)

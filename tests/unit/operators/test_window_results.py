@@ -100,12 +100,14 @@ def assert_nothing_left(harness):
     assert live(harness, "keyed_state") == live(harness, "timers") == []
 
 
+@pytest.mark.slow
 @FEW
 @given(windows=WINDOWS, bids=st.lists(BIDS, min_size=1, max_size=30), seed=st.integers(0, 1 << 30))
 def test_windows_equal_a_plain_loop(windows, bids, seed):
     check(windows, bids, seed, "hashmap")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["rocksdb", "delta"])
 @settings(max_examples=4)
 @given(windows=WINDOWS, bids=st.lists(BIDS, min_size=1, max_size=20), seed=st.integers(0, 1 << 30))

@@ -67,6 +67,7 @@ def test_other_columns_never_change_a_column(steps, keep, rows, column, seed):
     assert {name: before[name] for name in untouched} == {name: after[name] for name in untouched}
 
 
+@pytest.mark.slow
 @examples(1)
 @given(rows=SALES, seed=st.integers(0, 1 << 30))
 @pytest.mark.parametrize("step", sorted(STEPS))

@@ -93,6 +93,7 @@ def test_delta_jars_derive_from_the_installed_spark(minor, monkeypatch):
     assert [*DELTA.digests()] == [f"delta-spark_{minor}_2.13-{DELTA_VERSION}.jar", f"delta-storage-{DELTA_VERSION}.jar"]
 
 
+@pytest.mark.slow
 def test_delta_version_is_that_of_the_extra():
     assert version("delta-spark") == DELTA_VERSION
 

@@ -105,6 +105,7 @@ def days_of(result):
 DAY = st.lists(st.tuples(st.sampled_from(CUSTOMERS[:3]), st.sampled_from([0, 3, 5])), max_size=3)
 
 
+@pytest.mark.slow
 @examples(3)
 @given(data=st.data())
 def test_backfill_names_the_days_of_its_changes(data):
@@ -121,6 +122,7 @@ def test_backfill_names_the_days_of_its_changes(data):
     assert days_of(result) == {sink: numbers for sink, numbers in expected.items() if numbers}
 
 
+@pytest.mark.slow
 def test_later_backfills_name_their_own_days():
     """All fork at one checkpoint: the first promotion changed no row of the second. Where a row that it brought belongs is recorded nowhere."""
     job = job_of([[("ann", 3)], [("bob", 3)], [("cyd", 3)]])
@@ -133,12 +135,14 @@ def test_later_backfills_name_their_own_days():
     assert days_of(compared(job, days(0))) == {"rows": {0, 1, 2}, "totals": {0, 1, 2}}
 
 
+@pytest.mark.slow
 def test_days_are_found_only_if_asked_for():
     job = job_of([[("ann", 3)]])
     job.write(0, ("ann", 5))
     assert days_of(job.backfill(days(0))) == {"rows": set(), "totals": set()}
 
 
+@pytest.mark.slow
 def test_unreadable_version_stands_for_all_days(monkeypatch):
     job = job_of([[("ann", 3)], [("bob", 3)], [("cyd", 3)]])
     job.write(1, ("bob", 5))

@@ -121,6 +121,7 @@ READERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("table", TABLES)
 def test_damaged_log_is_named(shop, table, damage):
@@ -136,6 +137,7 @@ def test_damaged_log_is_named(shop, table, damage):
     assert shop.sink("board") == [Count("a", 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("reader", READERS)
@@ -168,6 +170,7 @@ def test_hint_to_missing_log_checkpoint_is_repaired(shop, table):
     assert not (before / "_last_checkpoint").exists()
 
 
+@pytest.mark.slow
 def test_run_with_local_copies_notices_lost_state():
     harness = PipelineHarness(pipeline(), job={"state": {"backend": "rocksdb"}})
     harness.feed("orders", [Order("a", 1)])
@@ -184,6 +187,7 @@ def test_run_with_local_copies_notices_lost_state():
     assert {(count.id, count.orders) for count in harness.sink("board")} == {("a", 2)}
 
 
+@pytest.mark.slow
 def test_branch_notices_damaged_state_of_its_job():
     job = BranchedJob(job={"state": {"backend": "rocksdb"}})
     job.feed(("ann", 1))

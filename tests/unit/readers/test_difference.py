@@ -19,6 +19,7 @@ def changes(difference):
     return [(row.change, row.name["key"]) for row in difference.rows]
 
 
+@pytest.mark.slow
 def test_added_gone_and_changed_entries_are_listed(state):
     result = compared(1, 2)
     assert changes(result["keyed_state"]) == [(Change.CHANGED, '"N1"'), (Change.GONE, '"N2"')]
@@ -30,6 +31,7 @@ def test_added_gone_and_changed_entries_are_listed(state):
     assert changes(result["quarantine"]) == [(Change.ADDED, "null")]
 
 
+@pytest.mark.slow
 def test_reversed_comparison_gives_the_opposite(state):
     result = compared(2, 1)
     assert changes(result["keyed_state"]) == [(Change.CHANGED, '"N1"'), (Change.ADDED, '"N2"')]
@@ -66,6 +68,7 @@ def test_selecting_an_operator_leaves_out_sinks(state):
     assert set(compared(1, 2, operator="latest")) == {"materializer_history"}
 
 
+@pytest.mark.slow
 def test_sinks_without_a_key_are_compared_by_row(state):
     result = compared(1, 2)["board"]
     assert result.is_sink

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,6 +92,7 @@ def expected_rows(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> 
     return +Counter({Change.ADDED: (new - old).total(), Change.GONE: (old - new).total()})
 
 
+@pytest.mark.slow
 @examples(5)
 @given(STEPS, st.data())
 def test_differences_equal_a_plain_comparison(steps, data):
@@ -106,6 +108,7 @@ def test_differences_equal_a_plain_comparison(steps, data):
         forget_disk("difference")
 
 
+@pytest.mark.slow
 @examples(5)
 @given(before=STEPS, live=LINE, branch=LINE)
 def test_differences_of_branches_equal_a_plain_comparison(before, live, branch):

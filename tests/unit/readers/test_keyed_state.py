@@ -37,6 +37,7 @@ def test_scanning_goes_by_prefix_in_key_order(state):
         keyed_state.scan(opened(1), state="nope")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [3, 50])
 def test_scan_is_the_same_for_any_split(state, monkeypatch, limit):
     rows = [entry(f"N{number}", f'"{number}"', 5) for number in range(6)]

@@ -38,12 +38,14 @@ def test_declared_operator_may_have_no_rows(state, read):
     read(opened(), "legs")
 
 
+@pytest.mark.slow
 def test_operator_that_was_removed_stays_readable(state):
     state.add("keyed_state", [{**entry("N9", '"old"', 6), "operator": "former"}])
     state.commit(Kind.BATCH)
     assert values(keyed_state.get(opened(), "N9", "former")) == ['"old"']
 
 
+@pytest.mark.slow
 def test_without_the_pipeline_stored_operators_are_known(state, home):
     (home / "demo_cli_pipeline.py").write_text("import nothing_there")
     assert values(keyed_state.get(opened(), "N1", "legs")) == ['"LAX-SFO"']

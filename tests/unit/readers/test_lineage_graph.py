@@ -36,6 +36,7 @@ def test_job_without_branches_is_a_single_line(job):
     assert (graph.head, graph.has_forks) == (job_at(2), False)
 
 
+@pytest.mark.slow
 def test_line_of_branch_continues_from_fork(job):
     fork(job.config, "other", 1, "somebody")
     job.feed(("cyd", 1))
@@ -48,6 +49,7 @@ def test_line_of_branch_continues_from_fork(job):
     assert graph.head == job_at(2)
 
 
+@pytest.mark.slow
 def test_graph_of_a_branch_leaves_others_out(job):
     fork(job.config, "other", 1, "somebody")
     fork(job.config, "third", 1, "somebody")
@@ -56,6 +58,7 @@ def test_graph_of_a_branch_leaves_others_out(job):
     assert graph.head == CheckpointName("other", 2)
 
 
+@pytest.mark.slow
 def test_line_continues_from_the_restored_checkpoint(job):
     restore(job.config, 1, "wrong input", "somebody")
     graph = lineage_graph(job.config)
@@ -63,6 +66,7 @@ def test_line_continues_from_the_restored_checkpoint(job):
     assert {node.name.checkpoint_id: node.on_line for node in graph.nodes} == {3: True, 2: False, 1: True, 0: True}
 
 
+@pytest.mark.slow
 def test_graph_order_ignores_the_clocks_of_checkpoints(job):
     with clock.installed(clock.VirtualClock(0)):
         fork(job.config, "other", 2, "somebody")

@@ -46,6 +46,7 @@ def by_readers(job: Any, table: str) -> list[tuple[Any, ...]]:
     return sorted(ask_sql(job, f"FROM {table}").rows, key=repr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [None, "5", "1"])
 def test_duckdb_views_equal_the_readers(aged, at):
     text = live_views(opened(at), DIALECTS["duckdb"])

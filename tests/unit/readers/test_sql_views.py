@@ -30,6 +30,7 @@ def test_sink_is_read_as_of_the_checkpoint(state):
 RESERVED = pa.table({"at": [3, 1], "end": [30, 10], "order": ["c", "a"], "plain": [1, 2]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "answer"),
     [
@@ -60,6 +61,7 @@ def test_moments_are_in_utc(state):
     assert timestamp.isoformat() == "2013-01-31T01:00:00+00:00"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "query",
     [

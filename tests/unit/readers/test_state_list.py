@@ -11,6 +11,7 @@ from tests.unit.readers.opened_jobs import opened
 from tests.unit.support.demo_job import entry
 
 
+@pytest.mark.slow
 def test_expired_entries_are_not_counted(state):
     result = {(row["operator"], row["state"]): row for row in list_states(opened(2)).dicts()}
     assert result["legs", "last_leg"] == {
@@ -21,6 +22,7 @@ def test_expired_entries_are_not_counted(state):
     assert result["legs", "event_time"]["entries"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("with_expired", "entries"), [(False, 1), (True, 2)])
 def test_state_counts_equal_a_scan(state, with_expired, entries):
     state.add("keyed_state", [entry("N3", '"X"', 5, expires=0)])
@@ -31,6 +33,7 @@ def test_state_counts_equal_a_scan(state, with_expired, entries):
     )
 
 
+@pytest.mark.slow
 def test_counts_are_the_same_for_any_split(state, monkeypatch):
     state.add("keyed_state", [entry(f"N{number}", '"X"', 5) for number in range(4)])
     state.commit(Kind.BATCH)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,7 @@ def told(job, key):
     return versions_of(JobAtCheckpoint(job.config), key).events
 
 
+@pytest.mark.slow
 @examples(15)
 @given(events=EVENTS.filter(bool), cut=st.integers(0, 8))
 def test_events_name_their_rows(events, cut):

@@ -82,6 +82,7 @@ def causes_of(job, key="a", **options):
     return why(JobAtCheckpoint(job.config), key, **options).causes
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_an_independent_reader(job):
     causes = causes_of(job)
     assert [cause.checkpoint.checkpoint_id for cause in causes] == [3, 2, 1]
@@ -92,6 +93,7 @@ def test_rows_are_those_of_an_independent_reader(job):
         assert [place for place, name in enumerate(table["customer"].to_pylist()) if name == "a"] == [*rows.rows]
 
 
+@pytest.mark.slow
 def test_causes_name_edits_timers_and_differences(job):
     with job.on_its_clock():
         apply(job.config, SetEntry(EntryName("totals", "total", "a"), fields={"cents": "7"}, why="counted"), "somebody")
@@ -105,6 +107,7 @@ def test_causes_name_edits_timers_and_differences(job):
     assert last.checkpoint.kind is Kind.BATCH
 
 
+@pytest.mark.slow
 def test_field_limits_the_causes(job):
     with job.on_its_clock():
         apply(job.config, SetEntry(EntryName("totals", "total", "a"), fields={"cents": "7"}, why="counted"), "somebody")
@@ -115,6 +118,7 @@ def test_field_limits_the_causes(job):
     assert [cause.checkpoint.checkpoint_id for cause in causes_of(job, limit=1)] == [4]
 
 
+@pytest.mark.slow
 def test_restores_are_named(job):
     with job.on_its_clock():
         apply(job.config, DeleteEntries(EntryName("totals", "total", "a"), "wrong"), "somebody")
@@ -124,6 +128,7 @@ def test_restores_are_named(job):
     assert "Checkpoint 5 restored the job to 2 (it was right): what came between is undone." in answer.untold
 
 
+@pytest.mark.slow
 def test_input_that_is_gone_is_said(job):
     for file in (job.folder / "input" / "orders").iterdir():
         file.unlink()
@@ -148,6 +153,7 @@ def test_files_alone_are_known_behind_a_map():
     ]
 
 
+@pytest.mark.slow
 def test_sink_limits_the_operators(job):
     assert len(causes_of(job, sink="out")) == 3
     assert causes_of(job, sink="other") == []
@@ -193,6 +199,7 @@ def test_table_rows_are_those_of_its_files(tmp_path):
     assert [[rows.rows for rows in cause.inputs] for cause in causes_of(job)] == [[(0, 2)], [(0, 2)]]
 
 
+@pytest.mark.slow
 def test_offsets_are_known_of_a_topic():
     topic = MemoryTopic("orders")
     job = PipelineHarness(keyed_totals(), now=HOUR, topics={"orders": topic})
@@ -254,6 +261,7 @@ class Latest(Struct, frozen=True):
     cents: int
 
 
+@pytest.mark.slow
 def test_row_replaced_in_place_has_all_its_changes():
     pipeline = (
         orders()
@@ -271,6 +279,7 @@ def test_row_replaced_in_place_has_all_its_changes():
     assert stored == {1, 2, 3}
 
 
+@pytest.mark.slow
 def test_compaction_hides_no_timer(job):
     before = [cause.timers for cause in causes_of(job)]
     assert any(before)
@@ -279,6 +288,7 @@ def test_compaction_hides_no_timer(job):
     assert [cause.timers for cause in causes_of(job)] == before
 
 
+@pytest.mark.slow
 def test_rows_that_had_waited_are_said(job):
     answer = why(JobAtCheckpoint(job.config), "a")
     assert not any("had waited" in sentence for sentence in answer.untold)

@@ -137,6 +137,7 @@ def rows_in(content):
 LIMITS = st.sampled_from([None, 1, 10**6])
 
 
+@pytest.mark.slow
 @examples(25)
 @given(
     content=damaged() | st.binary(max_size=60) | st.sampled_from(list(OTHERS.values())),
@@ -178,6 +179,7 @@ def test_other_formats_are_set_aside_whole(name):
     assert outcome(harness) == (0, {FILE})
 
 
+@pytest.mark.slow
 @examples(8)
 @given(names=st.lists(NAMES, min_size=1, max_size=3, unique=True), complete=st.booleans())
 def test_files_of_any_name_are_read_once(names, complete):

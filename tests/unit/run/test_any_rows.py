@@ -221,6 +221,7 @@ def as_stored(table, world):
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("complete", [False, True])
 @pytest.mark.parametrize("name", PIPELINES)
 @examples(8)

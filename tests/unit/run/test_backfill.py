@@ -98,6 +98,7 @@ def test_branch_equals_straight_run_over_corrections(data):
     assert job.content("again") == job.straight()
 
 
+@pytest.mark.slow
 def test_corrected_day_is_computed_again(job):
     live = job.content()
     job.write(2, ("ann", 30), ("cyd", 5))
@@ -110,6 +111,7 @@ def test_corrected_day_is_computed_again(job):
     assert [branch.requested for branch in Branches(job.config).open] == [days(2)]
 
 
+@pytest.mark.slow
 def test_branch_that_changes_nothing_is_promoted(job):
     live = job.content()
     result = job.backfill(days(3))
@@ -117,6 +119,7 @@ def test_branch_that_changes_nothing_is_promoted(job):
     assert (job.content(), open_names(job)) == (live, [])
 
 
+@pytest.mark.slow
 def test_branch_that_differs_when_caught_up_waits(job, monkeypatch):
     """The job takes in a file while it is compared; the branch reads that file, corrected since, before it would be promoted."""
 
@@ -134,6 +137,7 @@ def test_branch_that_differs_when_caught_up_waits(job, monkeypatch):
     assert job.content("again") == job.straight()
 
 
+@pytest.mark.slow
 def test_restore_after_the_comparison_is_compared_again(job, monkeypatch):
     """Nobody asked to undo a restore that was made while a branch without differences was about to be promoted."""
 
@@ -149,6 +153,7 @@ def test_restore_after_the_comparison_is_compared_again(job, monkeypatch):
     assert job.last().kind is Kind.RESTORE
 
 
+@pytest.mark.slow
 def test_held_job_lets_an_equal_branch_wait(job):
     with (
         open_job(job.config, "nightly"),
@@ -162,6 +167,7 @@ def test_held_job_lets_an_equal_branch_wait(job):
     assert job.backfill(days(2)).outcome is BackfillOutcome.PROMOTED
 
 
+@pytest.mark.slow
 def test_error_of_the_branch_says_that_it_stays(job, monkeypatch):
     def unready(*_, **__):
         raise ConfigError("there are no jars")
@@ -177,11 +183,13 @@ def test_error_of_the_branch_says_that_it_stays(job, monkeypatch):
     assert job.backfill(days(2)).outcome is BackfillOutcome.PROMOTED
 
 
+@pytest.mark.slow
 def test_refused_promotion_keeps_an_equal_branch(job):
     assert job.backfill(days(2), "again", promote="refuse").outcome is BackfillOutcome.COMPARED
     assert open_names(job) == ["again"]
 
 
+@pytest.mark.slow
 def test_branch_repeats_the_micro_batches_of_the_job(job):
     job.backfill(days(1, 3), promote="refuse")
     result = log_of(job.config.on_branch("backfill_20191202_20191204")).checkpoints[-3:]
@@ -195,11 +203,13 @@ def test_plan_lists_the_upcoming_micro_batches(job):
     assert not open_names(job)
 
 
+@pytest.mark.slow
 def test_fork_moves_before_a_changed_file(job):
     job.write(1, ("ann", 5), ("bob", 5), ("cyd", 5))
     assert_fork_moves(job, ChangeOfInput.CHANGED)
 
 
+@pytest.mark.slow
 def test_fork_moves_before_a_late_file():
     job = BackfilledJob()
     for number in (0, 2, 3):
@@ -209,6 +219,7 @@ def test_fork_moves_before_a_late_file():
     assert_fork_moves(job, ChangeOfInput.NEW)
 
 
+@pytest.mark.slow
 def test_fork_moves_before_a_deleted_file(job):
     job.path(1).unlink()
     assert_fork_moves(job, ChangeOfInput.GONE)
@@ -221,6 +232,7 @@ def assert_fork_moves(job, change):
     assert job.content("again") == job.straight()
 
 
+@pytest.mark.slow
 def test_cleaned_up_input_moves_no_fork(job):
     before = job.content()
     job.path(0).unlink()
@@ -231,6 +243,7 @@ def test_cleaned_up_input_moves_no_fork(job):
     assert job.content("again") == before
 
 
+@pytest.mark.slow
 def test_resumed_backfill_continues(job):
     job.write(1, ("ann", 30))
     assert job.backfill(days(1), "again", max_batches=1).outcome is BackfillOutcome.UNFINISHED
@@ -241,6 +254,7 @@ def test_resumed_backfill_continues(job):
     assert job.content("again") == job.straight()
 
 
+@pytest.mark.slow
 def test_repeated_backfill_joins_an_open_one(job):
     job.write(2, ("ann", 30))
     job.backfill(days(1), "again")
@@ -249,6 +263,7 @@ def test_repeated_backfill_joins_an_open_one(job):
         job.backfill(days(0), "again")
 
 
+@pytest.mark.slow
 def test_second_backfill_is_refused(job):
     job.write(2, ("ann", 30))
     job.backfill(days(1), "again")
@@ -281,6 +296,7 @@ def test_source_without_intervals_is_refused(job):
         job.backfill(days(1))
 
 
+@pytest.mark.slow
 def test_restored_job_leaves_the_branch_behind(job):
     job.write(3, ("ann", 40))
     job.backfill(days(3), "again")
@@ -324,6 +340,7 @@ def test_input_that_changes_meanwhile_is_refused(job):
         job.backfill(days(2), "again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_behind", [True, False])
 def test_automatic_backfill_promotes_when_caught_up(job, monkeypatch, is_behind):
     job.change(job=job.harness.job | {"replay": {"promote": "automatic"}})
@@ -351,6 +368,7 @@ def test_automatic_backfill_promotes_when_caught_up(job, monkeypatch, is_behind)
     assert events == [(None, "again"), job.content()]
 
 
+@pytest.mark.slow
 def test_refusing_policy_only_compares(job):
     job.change(job=job.harness.job | {"replay": {"promote": "refuse"}})
     assert job.backfill(days(2), "again").outcome is BackfillOutcome.COMPARED
@@ -400,6 +418,7 @@ def test_backfill_calls_the_service_again():
     assert greeter.calls == 10
 
 
+@pytest.mark.slow
 def test_unavailable_service_makes_branch_elements_wait():
     greeter = Greeter()
     job = greeted(greeter)
@@ -414,6 +433,7 @@ def test_unavailable_service_makes_branch_elements_wait():
     assert job.content() == live
 
 
+@pytest.mark.slow
 def test_effects_are_refused_unless_allowed():
     job = greeted(Greeter(), effects=True)
     with pytest.raises(ConfigError, match="operator 'greet' calls service 'post', which has effects.*--allow-effects"):
@@ -447,6 +467,7 @@ def counting():
     return job
 
 
+@pytest.mark.slow
 def test_branch_migrates_state_of_the_fork(counting):
     class CountInTexts(Count):
         """Counts orders, stored as text."""
@@ -467,6 +488,7 @@ def test_branch_migrates_state_of_the_fork(counting):
     assert counts == {'"ann"': '"4"', '"bob"': '"3"'}
 
 
+@pytest.mark.slow
 def test_types_that_do_not_fit_are_refused(counting):
     class CountInLists(Count):
         """Counts orders, stored in a type without a migration."""
@@ -503,6 +525,7 @@ class Meetings(KeyedCoProcessFunction[Order, Order, Greeting]):
         await self.last.update(order.amount)
 
 
+@pytest.mark.slow
 def test_sources_that_meet_are_cut_alike():
     job = BackfilledJob(both_kinds(), sources=("orders", "returns"))
     for number in range(3):
@@ -520,6 +543,7 @@ def test_sources_that_meet_are_cut_alike():
     assert [_places(sources) for sources in cuts[0]] == [_places(sources) for sources in cuts[1]]
 
 
+@pytest.mark.slow
 def test_longer_corrected_file_keeps_the_merge_order():
     job = BackfilledJob(both_kinds(), sources=("orders", "returns"), promote="automatic")
     for number in range(2):
@@ -536,6 +560,7 @@ def _places(sources):
     return {name: facts.position for name, facts in sources.items()}
 
 
+@pytest.mark.slow
 def test_backfill_notices_a_concurrent_restore(job):
     def goes_back(place):
         if place == "backfill.forked":
@@ -553,6 +578,7 @@ def test_backfill_mode_needs_a_branch(job):
         job.run(mode="backfill", interval_start=days(1).start, interval_end=days(1).end)
 
 
+@pytest.mark.slow
 def test_promoted_rows_count_once_in_plans(job):
     job.change(job=job.harness.job | {"replay": {"promote": "automatic"}})
     assert job.backfill(days(3)).outcome is BackfillOutcome.PROMOTED

@@ -32,6 +32,7 @@ def branch_of(job):
     return branch
 
 
+@pytest.mark.slow
 def test_backfill_continues_with_the_same_code(job):
     job.backfill(days(2), "again", max_batches=1)
     forget_code()
@@ -50,6 +51,7 @@ def test_backfill_refuses_to_continue_with_other_code(job, limit):
     assert (branch_of(job), job.content()) == (before, live)
 
 
+@pytest.mark.slow
 def test_other_code_renews_the_branch(job):
     job.backfill(days(2), "again", max_batches=1)
     before = branch_of(job)
@@ -61,6 +63,7 @@ def test_other_code_renews_the_branch(job):
     assert job.backfill(days(2), "again", promote="automatic").outcome is BackfillOutcome.PROMOTED
 
 
+@pytest.mark.slow
 def test_branch_without_results_takes_any_code(job):
     job.backfill(days(2), "again", max_batches=0)
     change_code(job)

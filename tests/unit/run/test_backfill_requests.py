@@ -54,6 +54,7 @@ def open_branch(job):
     return branch
 
 
+@pytest.mark.slow
 def test_request_joins_a_branch_that_begins_before(job):
     ask(job, days(1))
     before = open_branch(job)
@@ -61,6 +62,7 @@ def test_request_joins_a_branch_that_begins_before(job):
     assert open_branch(job) == before
 
 
+@pytest.mark.slow
 def test_request_renews_a_branch_that_begins_later(job):
     ask(job, days(3))
     assert job.plan(days(1), NAME, renews=True).replaced == open_branch(job)
@@ -68,6 +70,7 @@ def test_request_renews_a_branch_that_begins_later(job):
     assert open_branch(job).requested == days(1, 4)
 
 
+@pytest.mark.slow
 def test_request_renews_a_branch_whose_input_changed(job):
     job.write(1, ("ann", 30))
     ask(job, days(1), max_batches=1)
@@ -78,6 +81,7 @@ def test_request_renews_a_branch_whose_input_changed(job):
     assert job.content(NAME) == job.straight()
 
 
+@pytest.mark.slow
 def test_request_renews_a_branch_behind_a_restore(job):
     ask(job, days(3))
     restore(job.config, 1, "as it was", "somebody")
@@ -87,6 +91,7 @@ def test_request_renews_a_branch_behind_a_restore(job):
     assert approve(job, days(3)).outcome is BackfillOutcome.PROMOTED
 
 
+@pytest.mark.slow
 def test_interrupted_renewal_forgets_no_request(job):
     ask(job, days(2))
     assert ask(job, days(1), crash_at="branch.dropped") is None
@@ -95,6 +100,7 @@ def test_interrupted_renewal_forgets_no_request(job):
     assert open_branch(job).requested == days(1, 4)
 
 
+@pytest.mark.slow
 def test_dropped_request_is_forgotten(job):
     ask(job, days(1))
     drop_branch(job.config, NAME, "somebody", "rejected")
@@ -115,6 +121,7 @@ def test_second_name_is_refused_also_when_renewing(job):
         ask(job, days(2))
 
 
+@pytest.mark.slow
 def test_held_branch_is_not_replaced(job):
     ask(job, days(3))
     with open_job(job.config.on_branch(NAME), "somebody"), pytest.raises(FencedError):
@@ -128,6 +135,7 @@ def test_approval_without_a_branch_does_nothing(job):
     assert (job.content(), Branches(job.config).open) == (before, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["promotion.removed", "publish.half", "commit.after"])
 def test_interrupted_approval_is_finished(job, place):
     job.write(1, ("ann", 30), ("bob", 0))
@@ -138,6 +146,7 @@ def test_interrupted_approval_is_finished(job, place):
     assert job.content() == job.straight()
 
 
+@pytest.mark.slow
 def test_approval_catches_up_with_newer_checkpoints(job):
     job.write(1, ("ann", 30))
     ask(job, days(1))

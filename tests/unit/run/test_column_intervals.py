@@ -62,12 +62,14 @@ def took_days(job, *numbers):
     return [job.took_days(number) for number in numbers]
 
 
+@pytest.mark.slow
 def test_rows_count_for_their_own_day():
     written = TimedTable()
     written.commit(25, a=23, b=24.5, c=2)
     assert took_days(job_over(written), 0, 1, 2) == [["a", "c"], ["b"], []]
 
 
+@pytest.mark.slow
 def test_row_beyond_its_lateness_counts_later():
     written = TimedTable()
     written.commit(23, a=5)
@@ -83,6 +85,7 @@ def test_rows_without_times_count_early():
     assert took_days(job_over(written), 0, 1, 2) == [[], ["a"], ["b"]]
 
 
+@pytest.mark.slow
 def test_time_ahead_counts_for_its_commit():
     written = TimedTable()
     written.commit(30, a=1_000_000, b=29)
@@ -256,6 +259,7 @@ def test_any_split_takes_the_same_rows(commits, kind, lateness, zone, splits, cr
         assert input_remarks(job.harness.config, job.log.lineage.checkpoints) == []
 
 
+@pytest.mark.slow
 def test_log_without_taken_versions_gives_days():
     written = TimedTable()
     for hour in (10, 34, 58):

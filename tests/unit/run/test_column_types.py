@@ -180,6 +180,7 @@ def test_sinks_have_the_columns_of_their_types(kind):
     assert sink_schema(record_of(kind)).field("value").type == SINK_TYPES[kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ALL, ids=str)
 @pytest.mark.parametrize("form", ["parquet", "json"])
 @examples(3)

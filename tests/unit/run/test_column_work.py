@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import pyarrow as pa
+import pytest
 
 from headrace import Lifetime, Pipeline, Struct, Timestamp
 from headrace.execution.keyed_process import KeyedProcess
@@ -53,6 +54,7 @@ def test_batches_are_taken_together():
     assert taken(given) == ([Notes("a", 1), Notes("b", 1), Notes("a", 1), Notes("a", 2)], {"records": 3})
 
 
+@pytest.mark.slow
 def test_texts_beyond_a_column_need_records():
     large = batch(Note(1, "a", "x" * (64 << 20)))
     assert taken([large] * 33) == (None, {})

@@ -130,6 +130,7 @@ def test_days_without_micro_batch_cannot_be_corrected():
         job.plan(days(0, 5), fixed_file(job, 3, "fixed"))
 
 
+@pytest.mark.slow
 def test_corrected_input_ends_at_the_position():
     job = three_days(2)
     settings = fixed_topic(job, (1.5, "B"), (2.5, "D"), (3.5, "E"))
@@ -175,6 +176,7 @@ def test_corrected_file_of_a_month_is_refused():
     assert job.arrived() == ["a", "b", "c", "d"]
 
 
+@pytest.mark.slow
 def test_times_of_corrected_topic_must_not_go_back():
     job = three_days()
     settings = fixed_topic(job, (2.5, "D"))
@@ -190,6 +192,7 @@ def test_times_of_corrected_topic_must_not_go_back():
 # ------------------------------------------------------------------------------------- what was corrected, later
 
 
+@pytest.mark.slow
 def test_own_file_of_corrected_day_is_no_change():
     job = FolderJob()
     for day in range(3):
@@ -208,6 +211,7 @@ def test_own_file_of_corrected_day_is_no_change():
     assert job.arrived() == ["B0", "B1", "fixed", "A2"]
 
 
+@pytest.mark.slow
 def test_late_rows_before_corrected_day_are_taken_in():
     written = DatedTable(by_day=True)
     for day in range(3):
@@ -223,6 +227,7 @@ def test_late_rows_before_corrected_day_are_taken_in():
     assert job.took_days(3) == ["T3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["gone", "changed"])
 def test_other_corrected_file_is_refused_later(how):
     job = three_days()
@@ -243,6 +248,7 @@ def test_other_corrected_file_is_refused_later(how):
     assert job.backfill(days(0)).changes_nothing
 
 
+@pytest.mark.slow
 def test_days_keep_the_topics_that_corrected_them():
     topics = {name: DatedTopic(name) for name in ("one", "two")}
     for when in (0.5, 1.5, 2.5, 3.5):
@@ -269,6 +275,7 @@ def test_corrected_folder_without_the_day_is_refused():
         job.plan(days(1), fixed_file(job, 0, "B"))
 
 
+@pytest.mark.slow
 def test_more_messages_of_corrected_day_are_refused():
     job = three_days()
     job.backfill(days(1), settings=fixed_topic(job, (1.5, "B")))
@@ -281,6 +288,7 @@ def test_more_messages_of_corrected_day_are_refused():
 # ------------------------------------------------------------------------------------------------- branches
 
 
+@pytest.mark.slow
 def test_interrupted_renewal_keeps_corrected_input():
     job = three_days()
     job.backfill(days(1), settings=fixed_topic(job, (1.5, "B")), promote="approval")

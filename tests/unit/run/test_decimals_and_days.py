@@ -124,6 +124,7 @@ SALES = st.lists(
 )
 
 
+@pytest.mark.slow
 @examples(20)
 @given(SALES, st.integers(1, 3))
 @example([Sale(date(2026, 1, 1), at, Decimal("9999999999.99")) for at in range(7)], 1)
@@ -155,6 +156,7 @@ def test_state_of_decimals_survives_micro_batches(backend):
     assert max(row.spent for row in rows) == Decimal("0.36")
 
 
+@pytest.mark.slow
 @given(SALES)
 @examples(10)
 def test_equal_decimals_are_one_key(records):

@@ -59,6 +59,7 @@ def test_input_after_the_declared_end_is_refused(job):
     assert job.contents[-1] == [day_name(4)]
 
 
+@pytest.mark.slow
 def test_limit_leaves_end_to_next_run(job):
     job.home.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
     assert job.run(end_of_input=True, max_batches=2).stopped_because == "max_batches"

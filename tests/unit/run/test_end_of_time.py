@@ -146,6 +146,7 @@ def assert_sound(harness):
     keyed_state.scan(JobAtCheckpoint(harness.config, with_expired=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bucket", [1, 1000])
 def test_timer_that_sets_itself_stops_eventually(bucket):
     harness = job(keyed("ticks", Ticking()), bucket=bucket)
@@ -174,6 +175,7 @@ def test_timers_of_operator_reach_next_operator():
     assert hours(harness) == [("a", 2), ("a", 7)]
 
 
+@pytest.mark.slow
 def test_processing_time_continues_after_the_end():
     harness = job(keyed("later", Later()))
     feed(harness, ("a", 1))
@@ -185,6 +187,7 @@ def test_processing_time_continues_after_the_end():
     assert_sound(harness)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_conflict", [OnConflict.KEEP_HISTORY, OnConflict.DO_NOTHING, OnConflict.DEDUPLICATE])
 def test_rows_after_input_end_expire_without_overflow(on_conflict):
     harness = job(keyed("later", Later()), materialized(ttl=StateTtl(TTL), upsert_key=("at",), on_conflict=on_conflict))
@@ -196,6 +199,7 @@ def test_rows_after_input_end_expire_without_overflow(on_conflict):
     assert_sound(harness)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_conflict", [OnConflict.KEEP_HISTORY, OnConflict.DO_NOTHING, OnConflict.DEDUPLICATE])
 def test_conflicts_are_settled_at_the_end(on_conflict):
     harness = job(materialized(upsert_key=("at",), on_conflict=on_conflict), bucket=1000)
@@ -207,6 +211,7 @@ def test_conflicts_are_settled_at_the_end(on_conflict):
     assert_sound(harness)
 
 
+@pytest.mark.slow
 def test_waiting_elements_are_called_before_the_end(service):
     harness = job(asked, keyed("hours", Hours()))
     feed(harness, ("a", 0.5), ("a", 1.5))
@@ -217,6 +222,7 @@ def test_waiting_elements_are_called_before_the_end(service):
     assert hours(harness) == [("a", 1), ("a", 2)]
 
 
+@pytest.mark.slow
 def test_requests_made_at_the_end_are_answered(service):
     harness = job(keyed("hours", Hours()), asked, keyed("again", Hours()))
     feed(harness, ("a", 0.5), ("a", 1.5), ("b", 7.5))
@@ -226,6 +232,7 @@ def test_requests_made_at_the_end_are_answered(service):
     assert_sound(harness)
 
 
+@pytest.mark.slow
 def test_crash_at_input_end_repeats_it():
     harness = job(keyed("ticks", Ticking()))
     feed(harness, ("a", 0.5), ("a", 3.5))

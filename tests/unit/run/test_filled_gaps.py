@@ -164,6 +164,7 @@ def test_crash_while_filling_loses_and_repeats_nothing(place):
     assert names_of(harness) == ["row 0", "row 1", "row 2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_day", [False, True])
 def test_gaps_of_tables_are_filled(by_day):
     def written():

@@ -173,6 +173,7 @@ def follow(job, loop, steps, count):
                 loop.take(count)
 
 
+@pytest.mark.slow
 @examples(40)
 @given(steps=STEPS, count=st.integers(1, 3))
 def test_any_course_equals_a_plain_loop(steps, count):
@@ -197,6 +198,7 @@ def grow(job, growth):
     job.run()
 
 
+@pytest.mark.slow
 @examples(25)
 @given(growth=GROWTH, count=st.integers(1, 3), data=st.data())
 def test_restored_job_takes_files_in_the_same_order(growth, count, data):
@@ -222,6 +224,7 @@ def test_restored_job_takes_files_in_the_same_order(growth, count, data):
     assert arrived(job) == before
 
 
+@pytest.mark.slow
 @examples(25)
 @given(growth=GROWTH, count=st.integers(1, 3), data=st.data())
 def test_branch_uses_the_generations_of_its_job(growth, count, data):
@@ -239,6 +242,7 @@ def test_branch_uses_the_generations_of_its_job(growth, count, data):
     assert arrived(job) == [*before, *rows_of(["0 late.parquet", "0 later.parquet"])]
 
 
+@pytest.mark.slow
 def test_corrected_file_keeps_its_place_on_a_branch():
     job = first_seen_job(files_per_batch=1)
     for name in ("b", "c", "a"):
@@ -251,6 +255,7 @@ def test_corrected_file_keeps_its_place_on_a_branch():
     assert arrived(branch) == rows_of(["b.parquet", "new c", "a.parquet"])
 
 
+@pytest.mark.slow
 def test_branch_passes_over_files_that_are_gone():
     job = first_seen_job(files_per_batch=1)
     for names in (["b.parquet", "d.parquet"], ["c.parquet"], ["a.parquet"]):
@@ -266,6 +271,7 @@ def test_branch_passes_over_files_that_are_gone():
     assert arrived(branch) == rows_of(["d.parquet", "a.parquet", "c.parquet"])
 
 
+@pytest.mark.slow
 def test_job_and_branch_may_go_separate_ways():
     job = first_seen_job()
     put(job, "m.parquet")
@@ -284,6 +290,7 @@ def test_job_and_branch_may_go_separate_ways():
     assert arrived(job) == rows_of(["m.parquet", "b.parquet", "a.parquet", "0.parquet"])
 
 
+@pytest.mark.slow
 def test_begun_file_keeps_the_place_of_its_branch():
     job = first_seen_job("more")
     put(job, "b.parquet")
@@ -323,6 +330,7 @@ MEETINGS = st.lists(
 )
 
 
+@pytest.mark.slow
 @examples(25)
 @given(steps=MEETINGS, count=st.integers(1, 3), data=st.data())
 def test_sources_that_meet_keep_their_generations(steps, count, data):

@@ -76,6 +76,7 @@ ROWS = st.lists(
 )
 
 
+@pytest.mark.slow
 @examples(10)
 @given(
     files=st.lists(ROWS, min_size=1, max_size=3),

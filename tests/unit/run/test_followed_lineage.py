@@ -56,6 +56,7 @@ def test_micro_batches_record_their_processing_time(job):
     )
 
 
+@pytest.mark.slow
 def test_branch_has_the_times_of_the_job(job):
     job.pause(100)
     fork(job.config, "again", 1, "somebody")
@@ -72,6 +73,7 @@ def test_branch_has_the_times_of_the_job(job):
     assert [checkpoint.processing_time for checkpoint in own] == [job.harness.clock.now()] * len(own)
 
 
+@pytest.mark.slow
 def test_entries_expire_equally_on_branch_and_job(job):
     assert len(customers_with(job, NEW)) > 2, "some have expired"
     job.pause(100)
@@ -96,6 +98,7 @@ def test_branch_beyond_job_uses_wall_clock(job):
     assert times == sorted(times)
 
 
+@pytest.mark.slow
 def test_branch_with_other_input_follows_its_names(job):
     folder = job.harness.folder / "input"
     (folder / "orders").rename(folder / "corrected")
@@ -108,6 +111,7 @@ def test_branch_with_other_input_follows_its_names(job):
     ]
 
 
+@pytest.mark.slow
 def test_branch_with_abandoned_fork_follows_nothing(job):
     fork(job.config, "again", 2, "somebody")
     with job.on_its_clock():
@@ -118,6 +122,7 @@ def test_branch_with_abandoned_fork_follows_nothing(job):
     assert {checkpoint.processing_time for checkpoint in batches(job, "again")} == {job.harness.clock.now()}
 
 
+@pytest.mark.slow
 def test_restored_branch_follows_again(job):
     fork(job.config, "again", 1, "somebody")
     job.run("again", max_batches=2)

@@ -98,6 +98,7 @@ def test_interval_asked_for_again_is_refused(job, run_id):
     assert (caught.value.is_taken_in, caught.value.changes) == (True, ())
 
 
+@pytest.mark.slow
 def test_interval_runs_again_after_a_restore_by_hand(job):
     job.straight()
     restore(job.home.config(), 1, "back to the first day", "somebody")
@@ -126,6 +127,7 @@ def test_late_file_names_the_backfill(job):
     assert caught.value.exit_code == 7
 
 
+@pytest.mark.slow
 def test_retry_after_its_commit_is_done(job):
     job.straight(2)
     with broken_off("commit.after", 1):
@@ -135,6 +137,7 @@ def test_retry_after_its_commit_is_done(job):
     assert job.messages("done")
 
 
+@pytest.mark.slow
 def test_late_files_are_found_over_compactions_and_restores(job):
     (job.home.input / day_name(1)).unlink()
     job.straight()

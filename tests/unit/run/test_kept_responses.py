@@ -156,6 +156,7 @@ def test_replay_of_unchanged_input_calls_nothing(data):
     assert job.content() == live
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [OutputMode.ORDERED, OutputMode.KEYED_ORDERED])
 def test_dead_service_is_not_even_opened(mode):
     oracle = Oracle({1, 2, 3})  # one is parked at the fork
@@ -206,6 +207,7 @@ def test_plan_shows_calls_and_answers():
     assert (estimate.calls, estimate.responses) == ({"ask": 4}, {})
 
 
+@pytest.mark.slow
 def test_expired_answers_are_called_again():
     oracle = Oracle()
     job = three_days(oracle)
@@ -228,6 +230,7 @@ def test_replay_setting_call_calls_again():
     assert len(oracle.calls) == 10
 
 
+@pytest.mark.slow
 def test_effects_are_not_repeated():
     oracle = Oracle()
     job = three_days(oracle, service=KEEP | {"effects": True})
@@ -236,6 +239,7 @@ def test_effects_are_not_repeated():
     assert (len(oracle.calls), job.content("again")) == (6, live)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [OutputMode.ORDERED, OutputMode.KEYED_ORDERED])
 def test_effects_of_changed_records_are_refused(mode):
     oracle = Oracle()

@@ -150,6 +150,7 @@ ROWS = st.builds(Row, st.sampled_from("ab"), TIMES, st.sampled_from([1, 1, 1, No
 FILES = st.lists(st.lists(ROWS, min_size=1, max_size=5), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @examples(12)
 @given(
     sources=st.lists(st.tuples(st.sampled_from(FORMATS), FILES), min_size=1, max_size=2),
@@ -182,6 +183,7 @@ def test_result_is_that_of_the_good_rows(sources, bucket, files_per_batch, is_so
     assert (numbers["behind"], numbers["dropped"]) == ((times.behind, times.dropped) if times else (0, 0))
 
 
+@pytest.mark.slow
 @examples(8)
 @given(kind=st.sampled_from(FORMATS[:5]), files=FILES, bucket=st.integers(1, 4), is_sorted=st.booleans())
 def test_both_ways_of_reading_give_equal_checkpoints(kind, files, bucket, is_sorted):
@@ -233,6 +235,7 @@ class Visits(Struct, frozen=True):
 VISITS = st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 8)), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @examples(12)
 @given(sources=st.lists(st.lists(VISITS, min_size=1, max_size=3), min_size=1, max_size=2), bucket=st.integers(1, 4))
 def test_row_without_a_key_moves_no_watermark(sources, bucket):

@@ -67,6 +67,7 @@ def test_any_backfills_end_as_a_straight_run(data):
         assert job.content() == job.straight()
 
 
+@pytest.mark.slow
 def test_promoted_backfill_can_be_backfilled():
     job = BackfilledJob(promote="automatic")
     for number in range(4):
@@ -79,6 +80,7 @@ def test_promoted_backfill_can_be_backfilled():
     assert_whole(job)
 
 
+@pytest.mark.slow
 def test_empty_file_stands_for_lost_last_file():
     job = BackfilledJob(promote="automatic")
     for number in range(3):
@@ -120,6 +122,7 @@ def versions():
     return rows.additions().sink("log")
 
 
+@pytest.mark.slow
 @examples(3)
 @given(days_of_orders=st.lists(ORDERS, min_size=2, max_size=3), correction=ORDERS, data=st.data())
 def test_corrected_day_gives_versions_of_a_straight_run(days_of_orders, correction, data):

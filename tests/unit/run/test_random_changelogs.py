@@ -236,6 +236,7 @@ def assert_table_equals_the_model(program, cut):
     assert harness.table("quarantine").num_rows == 0
 
 
+@pytest.mark.slow
 @examples(3)
 @given(program=programs(), cut=st.integers(0, 12))
 def test_tables_equal_plain_loops(program, cut):

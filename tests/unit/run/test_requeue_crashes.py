@@ -14,6 +14,7 @@ from tests.unit.support.refused_rows import RefusedJob
 STEPS = {"requeue": lambda job: job.requeue(), "run": lambda job: job.run()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [pytest.param("power stays", marks=pytest.mark.long), "power fails"])
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("is_mended", [True, False])

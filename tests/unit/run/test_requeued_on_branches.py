@@ -26,6 +26,7 @@ def job():
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 1])
 def test_branch_older_than_a_requeue_takes_it_in(job, at):
     branch = job.harness.branch("other", at=at)
@@ -157,6 +158,7 @@ class Twins:
             assert_equal(self.branch, self.branch_loop)
 
 
+@pytest.mark.slow
 @examples(4)
 @given(before=STEPS, after=STEPS, files_per_batch=st.integers(1, 3), pauses=st.integers(0, 2))
 def test_promoted_branch_equals_a_loop(before, after, files_per_batch, pauses):

@@ -278,6 +278,7 @@ def test_records_without_a_key_stay():
     assert len(job.quarantine()) == 1
 
 
+@pytest.mark.slow
 def test_requeued_bad_rows_fail_run_if_configured(job):
     job.harness.change(job={"sources": {"rows": {"on_bad_row": "fail"}}})
     job.requeue()
@@ -316,6 +317,7 @@ def test_retry_of_interval_takes_in_requeued_rows(daily):
     assert daily.arrived() == ["p0", "p1", "p2", "q0?", "q1?", "q2?"]
 
 
+@pytest.mark.slow
 def test_part_of_file_is_named_and_requeued():
     """With sources that meet, a file may be read in parts; here its second part is refused because a column is missing."""
 

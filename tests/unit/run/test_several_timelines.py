@@ -263,6 +263,7 @@ def ordinals(harness):
     return {name: timeline.bucket.next_ordinal for timeline in timelines for name in timeline.sources}
 
 
+@pytest.mark.slow
 def test_two_lines_become_one():
     harness = job()
     feed(harness, "one", ("a", 1_000), ("a", 1_001), ("a", 1_002))
@@ -299,6 +300,7 @@ def test_lines_that_meet_fire_due_timers():
     assert watermarks(harness) == {"watch_1": 999, "watch_2": 999}
 
 
+@pytest.mark.slow
 def test_lines_that_wait_must_not_meet(service):
     harness = job(calls=True)
     feed(harness, "one", ("A", 10))
@@ -333,6 +335,7 @@ def test_line_is_split():
     assert watermarks(harness) == {"watch_1": 999, "watch_2": 49}
 
 
+@pytest.mark.slow
 def test_lines_split_and_meet_again():
     harness = job(meets=True)
     for meets, time in zip(itertools.cycle((True, False)), range(0, 600, 100), strict=False):
@@ -360,6 +363,7 @@ def test_status_shows_the_watermark_of_each_line(monkeypatch):
     assert "lines: watermark of source 'two': 2020-01-01T00:00:00.010Z" in shown
 
 
+@pytest.mark.slow
 def test_restore_takes_the_lines_back():
     harness = job()
     feed(harness, "one", ("a", 10))

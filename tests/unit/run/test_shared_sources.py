@@ -309,6 +309,7 @@ def started(mode=None, **options):
     return PipelineHarness(pipeline, now=START, bucket=3, **options)
 
 
+@pytest.mark.slow
 @examples(6)
 @given(
     mode=st.sampled_from([OutputMode.ORDERED, OutputMode.UNORDERED]),

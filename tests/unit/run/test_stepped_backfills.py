@@ -199,6 +199,7 @@ def test_version_that_vacuum_removed_is_named():
     assert (job.content(), job.last()) == (live, before)
 
 
+@pytest.mark.slow
 def test_job_continues_with_present_tables_after_promotion():
     job = two_days()
     job.write(0, ("ann", 3))

@@ -99,6 +99,7 @@ def last(job):
     return CheckpointLog(JobFolder(job.config.job_folder)).last
 
 
+@pytest.mark.slow
 def test_appended_rows_reach_the_next_job():
     table = writer(merge=False)
     sell(table, a=1, b=2)
@@ -111,6 +112,7 @@ def test_appended_rows_reach_the_next_job():
     assert copied(two) == totals(table) == Counter([("a", 1), ("b", 2), ("a", 4)])
 
 
+@pytest.mark.slow
 def test_restored_writer_stops_a_reader_of_appends():
     table = writer(merge=False)
     sell(table, a=1)
@@ -134,6 +136,7 @@ def test_restored_writer_stops_a_reader_of_appends():
     assert copied(two) == totals(table) == Counter([("a", 1), ("b", 2), ("c", 3)])
 
 
+@pytest.mark.slow
 def test_merged_table_reaches_next_job_as_changes():
     table = writer(merge=True)
     table.run()
@@ -154,6 +157,7 @@ def test_merged_table_reaches_next_job_as_changes():
     assert copied(two) == totals(table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["latest", "snapshot", "earliest"])
 @pytest.mark.parametrize("place", ["ingest.after", "prepare.after", "commit.after"])
 def test_killed_reader_sees_each_row_once(start, place):

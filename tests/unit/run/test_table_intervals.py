@@ -90,6 +90,7 @@ def test_late_rows_of_a_partition_change_its_day():
     assert job.days(1).stopped_because == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_day", [False, True])
 def test_backfill_takes_late_rows_in(by_day):
     written = DatedTable(by_day=by_day)
@@ -132,6 +133,7 @@ def corrected(*, on_change="skip"):
     return written, job
 
 
+@pytest.mark.slow
 def test_rewritten_partition_is_read_again():
     written, job = corrected()
     report = job.days(3)
@@ -148,6 +150,7 @@ def test_rewritten_partition_is_read_again():
     assert sorted(job.arrived()) == sorted(written.names())
 
 
+@pytest.mark.slow
 def test_promoted_job_sees_the_next_correction():
     written, job = corrected()
     job.days(3)
@@ -160,6 +163,7 @@ def test_promoted_job_sees_the_next_correction():
     assert job.took_days(4) == ["4 a"]
 
 
+@pytest.mark.slow
 def test_partition_rewritten_before_its_day_is_current():
     written, job = corrected()
     written.append_at(3.3, "4 b", of=[4])
@@ -200,6 +204,7 @@ def test_acknowledged_files_are_reported_no_more():
     assert job.days(2).warnings == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_changed_file", ["warn", "fail"])
 @pytest.mark.parametrize("day", [0, 1, 2])
 def test_acknowledged_rows_stay_out_of_backfills(day, on_changed_file):
@@ -389,6 +394,7 @@ def test_gap_behind_runs_without_intervals_is_refused():
     assert job.took_days(2) == ["e"]
 
 
+@pytest.mark.slow
 def test_late_rows_count_behind_runs_without_intervals():
     written = DatedTable(by_day=True)
     written.append_at(0.5, "a", of=[0])
@@ -420,6 +426,7 @@ def test_caught_up_and_interval_runs_alternate():
     assert job.days(0).stopped_because == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [1, 2, 3, None])
 def test_backfill_follows_cuts_within_a_version(batches):
     written = DatedTable(by_day=True)
@@ -470,6 +477,7 @@ def test_version_without_an_interval_can_be_skipped():
     assert IntervalJob(written, skip_versions="1").took_days(0) == ["b"]
 
 
+@pytest.mark.slow
 def test_partitions_without_an_interval_go_to_the_quarantine():
     written = DatedTable(by_day=True)
     written.append_at(0.5, "a", "x", "y", of=[0, None, "abc"])
@@ -616,6 +624,7 @@ def two_tables(**source):
     return job
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [{}, {"max_files_per_batch": 1}])
 def test_backfill_follows_caught_up_runs_of_two_tables(limits):
     job = two_tables(**limits)

@@ -146,6 +146,7 @@ def test_any_promotion_loses_and_repeats_no_message(data):
     assert job.arrived() == merged_by_hand(job.sent)
 
 
+@pytest.mark.slow
 def test_branch_reads_messages_that_the_topic_has_lost():
     job = BranchedTopicJob(2, max_rows_per_batch=2, start="earliest")
     job.put("a", "b", "c", partition=0)
@@ -161,6 +162,7 @@ def test_branch_reads_messages_that_the_topic_has_lost():
     assert job.arrived_on() == job.arrived()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["earliest", "latest", "2020-01-01T00:00:05Z"])
 def test_branch_begins_where_the_job_began(start):
     job = BranchedTopicJob(1, start=start)
@@ -179,6 +181,7 @@ def test_branch_begins_where_the_job_began(start):
     assert job.arrived_on() == job.arrived()
 
 
+@pytest.mark.slow
 def test_messages_that_nobody_has_are_named():
     job = BranchedTopicJob()
     job.put("a", "b")
@@ -203,6 +206,7 @@ def test_messages_that_nobody_has_are_named():
     assert job.arrived() == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_missing_files_are_landed_again_under_their_names():
     job = BranchedTopicJob(2, max_rows_per_batch=8)
     job.put("a", "b", "c", "d", partition=0, at=1)
@@ -220,6 +224,7 @@ def test_missing_files_are_landed_again_under_their_names():
     assert job.arrived() == ["a", "b", "x", "c", "d"]
 
 
+@pytest.mark.slow
 def test_vacuum_keeps_messages_for_a_branch():
     job = BranchedTopicJob()
     job.put("a")
@@ -235,6 +240,7 @@ def test_vacuum_keeps_messages_for_a_branch():
     assert job.arrived_on() == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_branch_ahead_takes_rest_of_landed_file():
     job = BranchedTopicJob()
     job.put("a")
@@ -252,6 +258,7 @@ def test_branch_ahead_takes_rest_of_landed_file():
     assert job.arrived() == ["a", "b", "c", "d", "e"]
 
 
+@pytest.mark.slow
 def test_branch_without_the_last_messages_is_not_promoted():
     job = BranchedTopicJob()
     job.put("a")
@@ -263,6 +270,7 @@ def test_branch_without_the_last_messages_is_not_promoted():
         job.promote()
 
 
+@pytest.mark.slow
 def test_promoted_messages_can_be_read_after_a_restore():
     job = BranchedTopicJob()
     job.put("a")

@@ -36,6 +36,7 @@ def test_each_day_takes_its_messages():
     assert job.positions() == {0: 5}
 
 
+@pytest.mark.slow
 def test_week_gives_the_same_as_days():
     daily, weekly, caught_up = (TopicIntervalJob(three_days()) for _ in range(3))
     daily.sealed(4)
@@ -160,6 +161,7 @@ def test_messages_without_times_follow_their_neighbours():
     assert job.took_days(1) == ["b", "last"]
 
 
+@pytest.mark.slow
 def test_interval_behind_a_caught_up_run_goes_on():
     topic = three_days()
     job = TopicIntervalJob(topic, max_rows_per_batch=3)
@@ -226,6 +228,7 @@ def promoted(job, interval):
     return job.arrived()
 
 
+@pytest.mark.slow
 def test_backfill_reads_recorded_offsets_again():
     job = TopicIntervalJob(three_days())
     before = job.sealed(3)
@@ -239,6 +242,7 @@ def test_backfill_reads_recorded_offsets_again():
     assert job.took_days(3) == ["f"]
 
 
+@pytest.mark.slow
 def test_backfill_reads_expired_messages_from_landed_files():
     job = TopicIntervalJob(three_days())
     before = job.sealed(3)
@@ -294,6 +298,7 @@ def test_backfill_without_intervals_names_the_setting():
         job.plan(days(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crash", ["ingest.after", "commit.before", "promotion.committed"])
 def test_backfill_goes_on_after_a_crash(crash):
     job = TopicIntervalJob(three_days(2))
@@ -328,6 +333,7 @@ def day_file(job, number, *names):
     return {"replay.sources.rows": json.dumps({"format": "json", "path": str(folder)})}
 
 
+@pytest.mark.slow
 def test_corrected_topic_takes_the_place_of_days():
     job = TopicIntervalJob(three_days())
     job.sealed(3)
@@ -345,6 +351,7 @@ def test_corrected_topic_takes_the_place_of_days():
     assert job.took_days(3) == ["f"]
 
 
+@pytest.mark.slow
 def test_later_backfills_keep_corrected_input():
     job = TopicIntervalJob(three_days())
     job.sealed(3)
@@ -365,6 +372,7 @@ def test_later_backfills_keep_corrected_input():
     assert job.backfill(days(1, 3)).changes_nothing
 
 
+@pytest.mark.slow
 def test_folder_takes_the_place_of_messages():
     job = TopicIntervalJob(three_days(2))
     job.topic.send(0.7, "x", partition=1)
@@ -390,6 +398,7 @@ def test_corrected_days_need_whole_intervals():
         job.plan(days(1), settings)
 
 
+@pytest.mark.slow
 def test_open_branch_keeps_its_corrected_input():
     job = TopicIntervalJob(three_days())
     job.sealed(3)
@@ -403,6 +412,7 @@ def test_open_branch_keeps_its_corrected_input():
     assert job.arrived() == ["a", "b", "E", "F", "e"]
 
 
+@pytest.mark.slow
 def test_corrected_input_is_for_its_interval_alone():
     job = TopicIntervalJob(three_days())
     job.sealed(3)
@@ -418,6 +428,7 @@ def test_corrected_input_is_for_its_interval_alone():
         plan_backfill(config, checked_plan(config), days(0), default_name(days(1)), renews=True)
 
 
+@pytest.mark.slow
 def test_other_branches_repeat_corrected_input():
     job = TopicIntervalJob(three_days())
     job.sealed(3)
@@ -449,6 +460,7 @@ def test_unclear_corrected_input_is_refused(given, match):
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.slow
 def test_time_ahead_stays_without_meaning_in_backfills():
     topic = DatedTopic("shop.rows")
     topic.send(0.5, "a")
@@ -462,6 +474,7 @@ def test_time_ahead_stays_without_meaning_in_backfills():
     assert (latest, job.facts.position.latest) == (at(1.5), at(1.5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("skip", "left"), [("0:2-2", ["a", "b", "d"]), ("0:1-2", ["a", "d"]), ("0:1-1", ["a", "c", "d"])]
 )

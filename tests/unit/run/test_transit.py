@@ -130,6 +130,7 @@ def counted_reads(monkeypatch):
         yield total
 
 
+@pytest.mark.slow
 def test_tasks_together_read_each_row_once(folder, monkeypatch):
     """Bytes and rows of 32 tasks together are at most a tenth more than those of one task."""
     keys = [f"key-{number % 5000}" for number in range(80_000)]

@@ -61,6 +61,7 @@ def modules(clone: Path) -> list[Path]:
     return [file for file in (clone / NATIVE).iterdir() if ".so" in file.name]
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_compiled_engine_runs_in_c(clone):
     code, message = python(clone, SCRIPT)
@@ -69,6 +70,7 @@ def test_compiled_engine_runs_in_c(clone):
     assert python(clone, "-c", RUNS_IN, HEADRACE_PURE_PYTHON="1") == (0, "Python (HEADRACE_PURE_PYTHON is 1)")
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_module_of_another_source_is_not_loaded(clone):
     python(clone, SCRIPT)
@@ -80,6 +82,7 @@ def test_module_of_another_source_is_not_loaded(clone):
     assert python(clone, "-c", RUNS_IN) == (0, "C")
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_broken_module_leaves_everything_to_python(clone):
     python(clone, SCRIPT)
@@ -89,6 +92,7 @@ def test_broken_module_leaves_everything_to_python(clone):
     assert message.startswith("Python (the module in C cannot be loaded: ")
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_engine_in_an_archive_runs_in_python(clone):
     python(clone, SCRIPT)
@@ -104,12 +108,14 @@ def test_missing_compiler_is_said_plainly(clone, programs):
     )
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_module_outlives_its_compiler(clone, programs):
     python(clone, SCRIPT)
     assert python(clone, SCRIPT, PATH=str(programs)) == (0, f"The engine runs in C: {modules(clone)[0].name}")
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_failure_removes_the_older_module(clone, programs):
     python(clone, SCRIPT)

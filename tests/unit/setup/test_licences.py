@@ -22,6 +22,7 @@ def package(folder: Path, *lines: str) -> Distribution:
     return Distribution.at(info)
 
 
+@pytest.mark.slow
 def test_runtime_dependencies_have_allowed_licences():
     packages = SCRIPT["locked_packages"]()
     assert [package for package in packages if package.is_runtime and not package.is_allowed] == []

@@ -72,6 +72,7 @@ def wait_until_up(folder, port, server):
     pytest.fail(f"PostgreSQL is not up: {server.poll()}")
 
 
+@pytest.mark.slow
 def test_server_keeps_its_tables_over_starts(folder, command):
     answer = None
     for question in "CREATE TABLE kept AS SELECT 7 AS number", "SELECT number FROM kept":

@@ -40,6 +40,7 @@ def naive(value):
     return value.replace(tzinfo=None) if isinstance(value, datetime) else value
 
 
+@pytest.mark.slow
 @examples(5)
 @given(
     seed=st.integers(0, 9999),
@@ -64,6 +65,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("bucket", [1, 1000])
 def test_wrong_row_costs_no_other_row(row, bucket):

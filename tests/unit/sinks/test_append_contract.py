@@ -60,6 +60,7 @@ def from_commit(places):
     return places[[place for place, _ in places].index("commit.after") :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", ["stays", "fails"])
 def test_next_run_completes_killed_publications(job, power):
     """The process dies at each place of a publication, with and without a power failure."""
@@ -79,6 +80,7 @@ def test_next_run_completes_killed_publications(job, power):
         assert not wrong(job), (place, visit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", ["stays", "fails"])
 def test_next_run_completes_killed_restores(job, power):
     job.run("bob")

@@ -163,6 +163,7 @@ def started(name, home):
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROJECT)
 
 
+@pytest.mark.slow
 def test_one_of_two_processes_gets_the_table(shared, tmp_path):
     names = ("one", "two")
     configs = {name: shared(name, spelling) for name, spelling in zip(names, SPELLINGS, strict=False)}

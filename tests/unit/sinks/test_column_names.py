@@ -102,6 +102,7 @@ def test_columns_have_stored_names(mode):
         assert min(harness.sink("taken"), key=lambda row: row.at) == ROWS[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*NAMES, "a.b"])
 @pytest.mark.parametrize("mode", ["append", "merge"])
 def test_file_names_columns_of_both_ends(mode, name):
@@ -144,6 +145,7 @@ def test_partition_by_a_field_is_refused():
         harness.run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["append", "merge", "changelog"])
 def test_restored_sink_needs_no_code(mode):
     harness = harness_of(Row, mode)

@@ -95,6 +95,7 @@ def as_stored(value, kind):
     return value.quantize(Decimal(1).scaleb(-kind.scale)) if pa.types.is_decimal(kind) else value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["append", "merge"])
 @pytest.mark.parametrize(("kind", "partition_by"), [*product(CHANGES, PARTITIONS)])
 def test_rows_come_in_types_of_the_table(mode, kind, partition_by):
@@ -240,6 +241,7 @@ def test_number_keeps_its_value_or_is_refused(values, kind):
     assert repr(fitted) == repr(value) if value is None or str(value) == "nan" else fitted == value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition_by", PARTITIONS)
 @pytest.mark.parametrize("mode", ["append", "merge"])
 def test_promotion_keeps_the_form_of_a_table(mode, partition_by):
@@ -263,6 +265,7 @@ def test_promotion_keeps_the_form_of_a_table(mode, partition_by):
     assert DeltaTable(uri).schema().to_json() == before
 
 
+@pytest.mark.slow
 def test_branch_difference_omits_columns_of_others():
     harness = harness_over("merge")
     make(harness, OWN | {"note": pa.string()}, id=[2], note=["theirs"])
@@ -395,6 +398,7 @@ def test_value_beyond_a_narrowed_table_is_named():
         harness.run()
 
 
+@pytest.mark.slow
 def test_second_branch_follows_a_promotion_of_two_commits():
     harness = harness_over("append")
     uri = make(harness, OWN)

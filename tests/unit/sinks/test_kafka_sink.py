@@ -74,6 +74,7 @@ def test_headers_name_the_checkpoint(job):
     assert dict(headers) == {JOB: "purchases", INCARNATION: f"{job.last.incarnation:x}", CHECKPOINT: "1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", ["stays", "fails"])
 def test_killed_publications_send_all_at_least_once(job, power):
     """The process dies at each place after the commit; repeats have equal headers, and no row overtakes another."""

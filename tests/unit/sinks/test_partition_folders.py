@@ -44,6 +44,7 @@ def counted(rows):
     return Counter((row["id"], row["day"], row["hour"], row["good"]) for row in rows)
 
 
+@pytest.mark.slow
 @examples(4)
 @given(rows=ROWS, mode=st.sampled_from(["append", "merge"]))
 def test_paths_and_log_give_the_same_rows(rows, mode):
@@ -97,6 +98,7 @@ def test_long_values_are_refused_before_the_commit(mode, day):
     assert sorted(row.id for row in harness.sink("taken")) == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_compaction_finds_files_of_every_character():
     harness = harness_of("append")
     rows = [Row(str(number), 1, f"a{chr(number)}b", 0) for number in range(32, 127)]

@@ -184,6 +184,7 @@ def by_hand(contents, complete=(), *, bucket, disorder, span=HOUR):
 files = st.lists(st.lists(st.none() | st.integers(0, 40), max_size=6), max_size=4)
 
 
+@pytest.mark.slow
 @given(
     contents=st.lists(files, min_size=1, max_size=3),
     limits=st.lists(st.integers(1, 3), min_size=3, max_size=3),

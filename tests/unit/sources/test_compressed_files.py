@@ -78,6 +78,7 @@ def test_many_members_are_read(ending):
     assert [record.at for record in outcome.records] == [*range(9_000)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", PACKERS)
 def test_large_members_are_read(ending):
     content = b"".join(b'{"id":"%d","at":%d}\n' % (number * 7919, number) for number in range(100_000))

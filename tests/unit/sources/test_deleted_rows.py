@@ -119,6 +119,7 @@ def test_bad_rows_are_numbered_without_deleted_ones(written):
 FILES = st.lists(st.sets(st.integers(0, 5), max_size=6), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @examples(15)
 @given(
     versions=st.lists(FILES, min_size=1, max_size=3),

@@ -86,6 +86,7 @@ def test_appends_arrive_by_version_and_once():
     assert (job.table.version, job.table.table_id) == (3, str(written.delta.metadata().id))
 
 
+@pytest.mark.slow
 def test_other_table_at_the_same_version_is_refused():
     written = TableWriter()
     written.append("p")
@@ -102,6 +103,7 @@ def test_run_without_commits_leaves_no_checkpoint():
     assert job.last.sources == {}
 
 
+@pytest.mark.slow
 @examples(25)
 @given(
     versions=st.lists(st.integers(1, 4), min_size=1, max_size=5),
@@ -492,6 +494,7 @@ CHANGES = st.lists(
 )
 
 
+@pytest.mark.slow
 @examples(25)
 @given(changes=CHANGES, files=st.integers(1, 4), looks=st.lists(st.integers(0, 5), max_size=3))
 def test_changes_add_up_to_the_table(changes, files, looks):

@@ -133,6 +133,7 @@ def test_any_split_and_crash_gives_the_same_rows(files, limit, crashes):
     assert split.drain() == expected
 
 
+@pytest.mark.slow
 @examples(15)
 @given(bursts=st.lists(st.tuples(st.integers(0, 1), ORDERS, st.booleans()), max_size=5))
 def test_partitions_of_a_topic_merge_by_derived_rows(bursts):

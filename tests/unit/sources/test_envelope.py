@@ -192,6 +192,7 @@ CHANGES = st.lists(
 )
 
 
+@pytest.mark.slow
 @examples(10)
 @given(changes=CHANGES, cut=st.integers(0, 25), bucket=st.sampled_from([1, 3, 100]), with_before=st.booleans())
 def test_topic_equals_the_table_of_the_database(changes, cut, bucket, with_before):
@@ -264,6 +265,7 @@ def unscaled(number):
     return base64.b64encode(number.to_bytes(length, signed=True)).decode()
 
 
+@pytest.mark.slow
 @examples(15)
 @given(
     day=st.dates(dt.date(1, 1, 1), dt.date(9999, 12, 31)),
@@ -427,6 +429,7 @@ def test_deletion_needs_only_the_types_of_its_key():
         assert (len(h.sink("out")), errors(h)) == (1 - number, [])
 
 
+@pytest.mark.slow
 def test_other_tables_of_a_topic_are_passed_over():
     for name in ("customers", "public.customers", "inventory.public.customers", "inventory.customers"):
         h, topic = in_topic(envelope_table=name)

@@ -120,6 +120,7 @@ BURSTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @examples(20)
 @given(bursts=BURSTS, partitions=st.integers(1, 3), limit=st.none() | st.integers(1, 7))
 def test_any_split_gives_the_same_order(bursts, partitions, limit):

@@ -377,6 +377,7 @@ def test_number_beyond_all_schemas_is_unknown(registry):
     assert {*registry.asked} == {f"/schemas/ids/{asked}" for asked in (number, numbers[0])}
 
 
+@pytest.mark.slow
 def test_message_is_requeued_once_its_schema_is_stored(registry):
     job, number = Orders(registry), registry.add(ORDER)
     job.topic.append([avro(number, ORDER, row(1)), avro(7, ORDER, row(2))], headers={"trace": b"\xff"})
@@ -521,6 +522,7 @@ def crashing(self, path, name):
 RENAME = Storage.rename
 
 
+@pytest.mark.slow
 def test_branch_reads_the_schemas_of_its_job():
     with running(Registry()) as registry:
         first, second = registry.add(ORDER), registry.add(WITH_AMOUNT)

@@ -287,6 +287,7 @@ class Part(Struct, frozen=True):
     hour: int
 
 
+@pytest.mark.slow
 @examples(25)
 @given(tree=trees())
 def test_rows_equal_pyarrow_and_duckdb(tree):

@@ -86,6 +86,7 @@ def events_of(changes: Sequence[Any]) -> tuple[list[dict[str, Any]], list[dict[s
     return events, [row | {"__source_ts_ms": times[number]} for number, row in table.items()]
 
 
+@pytest.mark.slow
 @examples(40)
 @given(CHANGES, st.integers(1, 5), st.integers(1, 3))
 def test_feed_gives_the_tables_of_a_snapshot(changes, files, parallelism):

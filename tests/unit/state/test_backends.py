@@ -86,6 +86,7 @@ def test_rocksdb_without_inline_reads_always_waits(tmp_path):
     backend.close()
 
 
+@pytest.mark.slow
 def test_short_tasks_leave_few_sorted_runs(tmp_path):
     """A merge that is stopped when its task ends must not begin anew in each later task."""
     first = RocksDbBackend(tmp_path)

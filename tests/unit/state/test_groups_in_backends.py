@@ -117,6 +117,7 @@ changes = st.dictionaries(st.tuples(keys, namespaces, st.none() | user_keys), ra
 commits = st.lists(st.tuples(states, changes, st.booleans()), max_size=5)
 
 
+@pytest.mark.slow
 @examples(15)
 @given(drawn=commits, written=st.dictionaries(entries, raws), size=st.integers(1, 5), rows=st.sampled_from([1, 2, 5]))
 def test_committed_data_is_found_by_entry_and_page(tmp_path_factory, drawn, written, size, rows):
@@ -174,6 +175,7 @@ def test_value_is_found_without_its_keys_map(large):
     assert backend.statistics().rows_read == 1
 
 
+@pytest.mark.slow
 def test_pages_of_large_map_read_groups_once(large):
     backend, names = large
     group = entry_group("m", b'"a"')

@@ -247,6 +247,7 @@ def opens(monkeypatch):
     return names
 
 
+@pytest.mark.slow
 def test_cold_run_opens_each_table_once(tmp_path, opens):
     home, run, counts = Home(tmp_path), LocalRuns(), []
     for day in range(1, 5):
@@ -257,6 +258,7 @@ def test_cold_run_opens_each_table_once(tmp_path, opens):
     assert {*counts[-1].values()} == {1}
 
 
+@pytest.mark.slow
 def test_warm_run_opens_no_table(tmp_path, opens):
     home, run = Home(tmp_path), LocalRuns()
     for day in range(1, 4):

@@ -62,6 +62,7 @@ def value(key, state="n"):
     return value_entry(state, encode(key))
 
 
+@pytest.mark.slow
 @FEW
 @given(drawn=st.lists(commits, max_size=6), parallelism=st.integers(1, 3), bound=st.sampled_from([1, 500, LARGE]))
 def test_delta_backend_has_exactly_the_committed_entries(tmp_path_factory, drawn, parallelism, bound):
@@ -89,6 +90,7 @@ def test_delta_backend_has_exactly_the_committed_entries(tmp_path_factory, drawn
         assert backend.get_many(asked[::-1]) == [expected.get(entry) for entry in asked[::-1]]
 
 
+@pytest.mark.slow
 @FEW
 @given(
     drawn=st.lists(st.dictionaries(timers, st.booleans(), min_size=1), max_size=4),
@@ -116,6 +118,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @FEW
 @given(steps=steps, bound=st.sampled_from([1, 60, 500, LARGE]))
 def test_cache_continues_between_attempts_like_local_copies(tmp_path_factory, steps, bound):

@@ -22,6 +22,7 @@ def committed(storage, tmp_path):
     return CommittedState(JobFolder(f"s3://{BUCKET}/{tmp_path.name}", storage))
 
 
+@pytest.mark.slow
 def test_delta_backend_has_the_committed_entries(committed):
     committed.values("counts", "n", {encode(number): b"%d" % number for number in range(200)})
     committed.values("counts", "n", {encode(number): None for number in range(0, 200, 3)})

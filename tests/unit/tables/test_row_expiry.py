@@ -192,6 +192,7 @@ def test_state_or_operator_name_is_never_sql():
     assert survivors([row(0)], dead_sql([expiry])) == ["0"]
 
 
+@pytest.mark.slow
 def test_sql_stays_small_for_daily_gaps():
     """The test covers ten years with a gap each day."""
     gaps = [Gap(day * 100, day * 100 + 50) for day in range(3_650)]

@@ -96,6 +96,7 @@ def telemetry_lines(stderr):
     return lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("served", "words"),
     [
@@ -118,6 +119,7 @@ def test_bad_collector_fails_no_run(headrace, job, monkeypatch, served, words):
     assert words in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_process_ends_beside_a_hanging_collector(job, protocol):
     program = "from headrace.cli import main; import sys; sys.argv = ['headrace', *sys.argv[1:]]; main()"

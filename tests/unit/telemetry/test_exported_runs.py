@@ -57,6 +57,7 @@ def test_spans_are_nested_from_run_to_call(headrace, collector):
     assert len({span.trace_id for span in collector.spans}) == 1
 
 
+@pytest.mark.slow
 def test_spans_have_the_facts_of_the_run(headrace, collector):
     report = json.loads(headrace(f"{RUN} --run-id r1").stdout)
     (run,) = collector.named("run")
@@ -74,6 +75,7 @@ def test_spans_have_the_facts_of_the_run(headrace, collector):
     assert rows == {"events": 5, "count": 5}
 
 
+@pytest.mark.slow
 def test_spans_of_calls_have_attempts_and_outcomes(headrace, collector):
     headrace(RUN)
     calls = [attributes(span) for span in collector.named("call")]
@@ -86,6 +88,7 @@ def test_spans_of_calls_have_attempts_and_outcomes(headrace, collector):
     assert attributes(failed)["error.type"] == "OSError"
 
 
+@pytest.mark.slow
 def test_failed_run_marks_its_spans(headrace, home, collector):
     deliver(home, "2013-02-02", "broken")
     assert headrace(RUN).exit_code == 4
@@ -96,6 +99,7 @@ def test_failed_run_marks_its_spans(headrace, home, collector):
     assert "secret" not in "".join(map(str, collector.requests))
 
 
+@pytest.mark.slow
 def test_metrics_equal_those_of_checkpoints(headrace, collector):
     headrace(RUN)
     done = checkpoints()
@@ -118,6 +122,7 @@ def test_metrics_equal_those_of_checkpoints(headrace, collector):
     assert INSTRUMENTS["rows_in"].metric.help == collector.metrics["headrace.rows_in"].description
 
 
+@pytest.mark.slow
 def test_environment_names_the_parent_and_resource(headrace, collector, monkeypatch):
     monkeypatch.setenv("TRACEPARENT", f"00-{'ab' * 16}-{'cd' * 8}-01")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "orders")
@@ -130,6 +135,7 @@ def test_environment_names_the_parent_and_resource(headrace, collector, monkeypa
     assert {headers["x-key"] for headers in collector.headers} == {"abc"}
 
 
+@pytest.mark.slow
 def test_unsampled_parent_exports_no_spans(headrace, collector, monkeypatch):
     monkeypatch.setenv("TRACEPARENT", f"00-{'ab' * 16}-{'cd' * 8}-00")
     headrace(RUN)
@@ -137,6 +143,7 @@ def test_unsampled_parent_exports_no_spans(headrace, collector, monkeypatch):
     assert collector.metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parent", ["rubbish", "00-0-0-00", ""])
 def test_wrong_parent_counts_as_none(headrace, collector, monkeypatch, parent):
     monkeypatch.setenv("TRACEPARENT", parent)
@@ -144,6 +151,7 @@ def test_wrong_parent_counts_as_none(headrace, collector, monkeypatch, parent):
     assert collector.named("run")[0].parent_span_id == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("signal", "other"), [("TRACES", "metrics"), ("METRICS", "spans")])
 def test_each_signal_is_switched_off_alone(headrace, collector, monkeypatch, signal, other):
     monkeypatch.setenv(f"OTEL_{signal}_EXPORTER", "none")
@@ -152,6 +160,7 @@ def test_each_signal_is_switched_off_alone(headrace, collector, monkeypatch, sig
     assert not (collector.spans if other == "metrics" else collector.metrics)
 
 
+@pytest.mark.slow
 def test_run_of_a_branch_has_its_name(headrace, home, collector):
     headrace(RUN)
     collector.requests.clear()
@@ -162,11 +171,13 @@ def test_run_of_a_branch_has_its_name(headrace, home, collector):
     assert collector.values(collector.metrics["headrace.rows_in"]) == {("demo", "trial"): 3}
 
 
+@pytest.mark.slow
 def test_default_name_of_the_service_is_headrace(headrace, collector):
     headrace(RUN)
     assert {own["service.name"] for own in collector.resources} == {"headrace"}
 
 
+@pytest.mark.slow
 def test_page_names_the_attributes_of_spans(headrace, collector):
     page = (ROOT / "docs" / "metrics.md").read_text()
     block = page.split("## What is in a trace")[1].split("```")[1].replace("(or source)", "")

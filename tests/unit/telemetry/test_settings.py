@@ -94,6 +94,7 @@ print(*(name for name in sys.modules if "telemetry" in name), file=sys.stderr)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("disabled", [True, False])
 def test_run_without_endpoint_imports_no_opentelemetry(home, disabled):
     write_job(home)

@@ -149,6 +149,7 @@ JOBS = functools.partial(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @JOBS(keys=st.sampled_from(KEYS))
 def test_columns_and_records_give_equal_results(given_inputs, keys, order_by, parallelism):

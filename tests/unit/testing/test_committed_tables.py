@@ -125,6 +125,7 @@ def driven(backend, steps, *, switches):
         h.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(steps=steps)
 def test_results_are_those_of_any_backend(steps):

@@ -407,6 +407,7 @@ print(len(amounts(harness)), harness.folder.parent)
 """
 
 
+@pytest.mark.slow
 def test_needs_no_spark_and_cleans_up():
     command = [sys.executable, "-c", WITHOUT_SPARK]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

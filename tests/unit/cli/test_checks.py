@@ -274,6 +274,7 @@ def test_thresholds_contradicting_defaults_are_reported_before_runs(headrace, ho
 
 def test_doctor_looks_at_machine_and_jobs(headrace, home, monkeypatch):
     monkeypatch.setattr(doctor, "java", lambda _: Finding("java", "ok", "17"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 40))
     output = findings(headrace("doctor --json"))
     assert output["python"] == output["packages"] == output["job demo"] == output["folder of state"] == "ok"
 

@@ -50,7 +50,7 @@ test-all: .ready .site-tools lint imports
 	@$(LANES) SPARK="spark fault cluster kafka" OTHERS="types installations airflow compose simulation pure-python unit" QUICK="$(ALL)"
 	@$(MAKE) closing-line
 
-# the long tests: many more examples of what test-all draws, and a job on YARN
+# the long tests: many more examples of what test-all draws, a job on YARN, Airflow on SQLite and an image for pods
 test-long: export HEADRACE_EXAMPLES = 4
 test-long: .ready
 	@$(MAKE) tier-unit QUICK="$(LONG)"

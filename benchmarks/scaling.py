@@ -6,6 +6,7 @@
 A run of its own for each number of workers and each form of the operator: one's own code, and `aggregate`. It begins with no state,
 so all keys are new. Each takes all rows in one micro-batch, and everything counts: the start of Python, reading, the operator, state,
 the sink, the commit. The sums in each sink are checked against NumPy's. `serial` is the time of a run in which no worker has a task.
+The job is written here, and not taken from `benchmarks.counting`: this file alone runs on a machine that has only the wheel.
 """
 
 import argparse

@@ -7,7 +7,7 @@ of a task in one micro-batch.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -246,6 +246,12 @@ class KeyedColumns:
     namespaces: Sequence[str] = ()
     """The namespace of each of the `keys`, where the state is in namespaces."""
     values: Sequence[Any] = ()
+    last_watermark: int | None = None
+    """The last watermark of the micro-batch (ms), which comes behind all records; None if none does."""
+    key_of: Callable[[bytes], Any] = bytes
+    """Function that returns one of the `keys` as `ctx.key` has it."""
+    entries: Sequence[Mapping[Any, Any]] = ()
+    """Entries of the function's map of each key before the records, in order of their names, if it has a map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +267,7 @@ class EmittedColumns:
     records: pa.StructArray
 
 
-class NewTimer(NamedTuple):
+class ColumnTimer(NamedTuple):
     """Timer of event time for one of the `keys`, given by its place there."""
 
     key: int
@@ -269,18 +275,44 @@ class NewTimer(NamedTuple):
     namespace: str = ""
 
 
+class FiredTimer(NamedTuple):
+    """Timer that the records register, and that a watermark of the micro-batch fires: `emit` emits what it emits. No timer is stored."""
+
+    key: bytes
+    timestamp: int
+    namespace: str
+    emit: Callable[[Context], None]
+
+
+class ChangedEntry(NamedTuple):
+    """Changed entry of the map of one of the `keys`, given by its place there."""
+
+    key: int
+    name: Any
+    value: Any
+    """None for an entry that is removed."""
+    timestamp: int | None
+    """Event time of the last record that wrote the entry (ms); None if none of these has."""
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnResults:
     """State of each key after the records, and what they emit, or the timers that they register."""
 
     values: Sequence[Any]
+    """The value of each of the `keys`; None for one that is removed."""
     emitted: EmittedColumns | None = None
     """None where only timers emit something."""
-    timers: Iterable[NewTimer] = ()
+    timers: Iterable[ColumnTimer] = ()
+    deleted_timers: Iterable[ColumnTimer] = ()
+    fired: Iterable[FiredTimer] = ()
+    entries: Iterable[ChangedEntry] = ()
+    timestamps: Sequence[int | None] | None = None
+    """Event time of the last record that wrote each value (ms), None if none of these has. If left out: that of the key's last record."""
 
 
 class ColumnFunction(abc.ABC):
-    """A keyed function with one state of single values, and without side outputs, that also takes columns.
+    """A keyed function with one state of single values, at most one map outside of namespaces, and without side outputs, that also takes columns.
 
     The engine gives it columns where no record is held, nothing expires and state is accessed asynchronously. State and
     output must be those of `process`, or of `process_bundle`, for the same records. Timers fire behind all records, also

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from headrace import native
-from headrace.api.batches import Bundle
+from headrace.api.batches import Bundle, FiredTimer
 from headrace.api.functions import VISIT_METHOD, TimeDomain
 from headrace.api.graph import Process
 from headrace.api.records import RowKind
@@ -375,6 +375,15 @@ class KeyedProcess:
         """Count records that were processed as columns, and late ones among them."""
         self._records += records
         self._loop.late += late
+
+    def fire(self, fired: Iterable[FiredTimer], watermarks: Sequence[Watermark]) -> None:
+        """Emit what timers emit that `watermarks`, all of the slice in their order, fire, and that are never stored."""
+        times = [watermark.timestamp for watermark in watermarks]
+        for key_json, timestamp, namespace, emit in fired:
+            context = BundleContext(self._outputs, self.timers, key_json, None, None)
+            context.next_watermark, context.stage = watermarks[bisect.bisect_left(times, timestamp)], self._stage
+            context.work_on_timer(timestamp, namespace)
+            emit(context)
 
     def process(self, element: Element) -> None:
         """Process one element, which follows all earlier ones in arrival order."""

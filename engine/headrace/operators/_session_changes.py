@@ -94,6 +94,11 @@ class ChangedSessions(SessionAggregation[In, Out]):
         """Return False: each record is put by itself."""
         return False
 
+    @property
+    def takes_columns(self) -> bool:
+        """Return False: each record is put by itself."""
+        return False
+
     async def _fire(self, session: Live, ctx: Context) -> None:
         """Emit the results of the sessions in a stretch."""
         self._correct({}, await self._sessions_in(session, ctx), ctx)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import cached_property
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from headrace.api.batches import Bundle, BundledRecord, BundleFunction
+from headrace.api.batches import Bundle, BundledRecord, BundleFunction, ColumnFunction, ColumnResults, KeyedColumns
 from headrace.api.changelog import StreamChanges
 from headrace.api.column_reads import ColumnReads
 from headrace.api.functions import Context, TimeDomain
@@ -42,6 +43,9 @@ from headrace.operators._window_results import (
     state_name,
     unique_by_bounds,
 )
+
+if TYPE_CHECKING:
+    from headrace.operators._session_columns import SessionColumns, SessionedColumns
 
 
 class NewSession:
@@ -157,7 +161,7 @@ class _Latest:
             spans[self._name], changed_by[self._name] = Span(*self._span), self._changed_by
 
 
-class SessionAggregation(WindowFunction[In, Out], BundleFunction):
+class SessionAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction):
     """Aggregates over sessions.
 
     A session is named after the time of its first record to arrive (ms). `sessions` holds the span of each session,
@@ -213,6 +217,25 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction):
             self._register_early(session, ctx)
             if self._rows is not None and await has_enough_rows(self.rows.namespace(session.name), self._rows):
                 await self._emit_so_far(session, ctx)
+
+    @cached_property
+    def _columns(self) -> SessionColumns:
+        from headrace.operators._session_columns import SessionColumns
+
+        return SessionColumns(self._gap, self._window_result, Span)
+
+    @property
+    def takes_columns(self) -> bool:
+        """Return whether records may come as columns: not where a record may correct a result."""
+        return not self.retracts and self._early is None and self._window_result.takes_columns
+
+    def in_namespaces(self, columns: KeyedColumns, /) -> KeyedColumns | None:
+        """Return the records by key and session; None if a record is a retraction, or if the watermark before it has passed its time."""
+        return self._columns.in_sessions(columns)
+
+    def process_columns(self, columns: KeyedColumns, /) -> ColumnResults | None:
+        """Add records to their sessions; return None if they have to be added one by one."""
+        return self._columns.results(cast("SessionedColumns", columns))
 
     @property
     def takes_bundles(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.api.batches import ColumnResults, KeyedColumns, NewTimer
+from headrace.api.batches import ColumnResults, ColumnTimer, KeyedColumns
 from headrace.operators._event_time import check_in_calendar
 from headrace.operators._part_columns import PartColumns, by_key
 from headrace.operators._result_record import ResultRecord
@@ -29,7 +29,7 @@ class SliceColumns:
     def __init__(self, times: SliceTimes, result: WindowResult, timers_of: TimersOf, lateness: int) -> None:
         """Take the times of the windows, their result, the function that returns the timers of a new slice, and the lateness in ms."""
         self._times = times
-        self._parts = _parts_of(result)
+        self._parts = parts_of(result)
         self._timers_of = timers_of
         self._lateness = lateness
 
@@ -64,14 +64,14 @@ class SliceColumns:
             ends = self._times.ends_of(int(start))
             check_in_calendar(0, self._times.start_of(ends[0]), ends[-1], self._lateness)
 
-    def _timers(self, columns: KeyedColumns) -> Iterator[NewTimer]:
+    def _timers(self, columns: KeyedColumns) -> Iterator[ColumnTimer]:
         by_slice = {name: self._timers_of(int(name)) for name in {*columns.namespaces}}
         for number, (name, part) in enumerate(zip(columns.namespaces, columns.values, strict=True)):
             for at, namespace in () if part is not None else by_slice[name]:
-                yield NewTimer(number, at, namespace)
+                yield ColumnTimer(number, at, namespace)
 
 
-def _parts_of(result: WindowResult) -> Callable[[KeyedColumns], list[Any]]:
+def parts_of(result: WindowResult) -> Callable[[KeyedColumns], list[Any]]:
     """Return the function that returns the part of each key with the records added, and changes nothing."""
     if isinstance(result, ResultRecord):
         return PartColumns(result).parts

@@ -9,14 +9,14 @@ import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter, methodcaller
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import crash_points
-from headrace.api.batches import ColumnFunction, EmittedColumns, KeyedColumns
+from headrace.api.batches import ColumnFunction, ColumnResults, EmittedColumns, KeyedColumns
 from headrace.api.functions import KeyedBroadcastFunction
 from headrace.api.graph import AsyncWait, Process, UpsertMaterialize
 from headrace.api.types import output_type
@@ -48,13 +48,17 @@ from headrace.run.rows import ColumnarRows, Rows, Takes, elements_of, handed_on
 from headrace.run.watch import StopSign, TaskNotes, keyed_stage
 from headrace.state.backend import EntryChange, within
 from headrace.state.broadcast import BroadcastRow
+from headrace.state.codec import decode_key
 from headrace.state.key_groups import KeyGroupRange, key_group_range
+from headrace.state.maps_and_lists import MapStore
 from headrace.state.timers import Timer
 from headrace.state.values import SingleStore
 from headrace.tables.changelog import QuarantineRow
 from headrace.tables.entries import broadcast_groups, load_broadcast_state
 from headrace.tables.requests import StoredRequest, load_buffered_requests, numbered_requests
 from headrace.tables.schemas import BUFFERED_REQUESTS, KEYED_STATE, TIMERS
+
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +76,14 @@ class ColumnWork:
 
         False means that nothing has changed: the records have to be processed one by one.
         """
-        function, store = self.operator.function, self.process.stores[0]
-        if not (isinstance(function, ColumnFunction) and isinstance(store, SingleStore) and batches):
+        function, store = self.operator.function, self._store(SingleStore)
+        if not (isinstance(function, ColumnFunction) and store and batches):
             return False
         try:
             rows = pa.concat_batches(batches)
         except pa.ArrowInvalid:  # 2 GiB of text, more than a column can hold
             return False
-        columns = function.in_namespaces(self._columns(rows, batches, function))
+        columns = function.in_namespaces(self._with_entries(self._columns(rows, batches, function)))
         if columns is None or len(columns.keys) > store.cache_limit:
             return False
         names = columns.keys
@@ -89,12 +93,32 @@ class ColumnWork:
         results = function.process_columns(columns)
         if results is None:
             return False
-        store.set_values(names, results.values, _last_times(columns))
-        for timer in results.timers:
-            self.process.timers.register(Timer(timer.timestamp, columns.keys[timer.key], namespace=timer.namespace))
+        times = _last_times(columns) if results.timestamps is None else results.timestamps
+        store.set_values(names, results.values, times)
+        self._change(columns.keys, results)
         late = columns.timestamps.to_numpy() <= columns.watermarks
         self.process.count(len(rows), int(late.sum()))
         return True if results.emitted is None else _placed(results.emitted, rows["order"], output_type(function))
+
+    def _store(self, kind: type[S]) -> S | None:
+        """Return the function's store of a kind."""
+        return next((store for store in self.process.stores if isinstance(store, kind)), None)
+
+    def _with_entries(self, columns: KeyedColumns) -> KeyedColumns:
+        """Return the columns with the entries of the function's map."""
+        maps = self._store(MapStore)
+        return columns if maps is None else replace(columns, entries=maps.entries_of(columns.keys))
+
+    def _change(self, keys: Sequence[bytes], results: ColumnResults) -> None:
+        """Change the function's map and its timers, and emit what timers emit."""
+        maps, timers = self._store(MapStore), self.process.timers
+        if maps is not None:
+            for key, name, value, timestamp in results.entries:
+                maps.set_entry(keys[key], name, value, timestamp)
+        for changed, change in ((results.deleted_timers, timers.delete), (results.timers, timers.register)):
+            for timer in changed:
+                change(Timer(timer.timestamp, keys[timer.key], namespace=timer.namespace))
+        self.process.fire(results.fired, sorted(self.watermarks))
 
     def _columns(self, rows: pa.RecordBatch, batches: Sequence[pa.RecordBatch], function: Any) -> KeyedColumns:
         keys = rows["key"].dictionary_encode()
@@ -107,6 +131,8 @@ class ColumnWork:
             keys=keys.dictionary.to_pylist(),
             key_numbers=keys.indices,
             result_type=struct_type(output_type(function)),
+            last_watermark=max(self.watermarks).timestamp if self.watermarks else None,
+            key_of=decode_key,
         )
 
     def _watermarks_before(self, orders: pa.BinaryArray) -> Times:

@@ -62,6 +62,14 @@ class GroupStore(StateStore):
         self._known_keys.update(absent)
         self._made += len(absent)
 
+    def read_groups(self, keys: Iterable[bytes]) -> None:
+        """Cache the groups of some keys outside of namespaces."""
+        groups = [self.group(key, "") for key in keys]
+        unread = {cells.prefix: cells for cells in groups if not cells.at_hand}
+        ordered = sorted(unread)
+        for prefix, may_exist in zip(ordered, self._backend.may_have(ordered), strict=True):
+            self.keep(unread[prefix], [*self._backend.scan(prefix, end_of_group(prefix))] if may_exist else ())
+
     @property
     def is_full(self) -> bool:
         """Return whether `cache_limit` entries have been cached since the last trim, or groups since the last `release`."""

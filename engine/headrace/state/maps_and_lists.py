@@ -46,6 +46,24 @@ class MapStore(GroupStore):
         """Return a key's current map, without TTL. For tests and tools."""
         return {self.keys.decode(name): value for name, value in self.peek_entries(key_json, namespace)}
 
+    def entries_of(self, keys: Sequence[bytes]) -> list[dict[Any, Any]]:
+        """Return the map of each key outside of namespaces, in order of the names, for a state without TTL."""
+        self.read_groups(keys)
+        decode = self.keys.decode
+        maps = []
+        for key in keys:
+            by_name = self.group(key, "").by_name
+            maps.append({decode(name): cell.value for name, cell in sorted(by_name.items()) if cell.value is not None})
+        return maps
+
+    def set_entry(self, key: bytes, name: Any, value: Any, timestamp: int | None) -> None:
+        """Set an entry of a map that `entries_of` has returned; None removes it. It is stamped with an event time (ms); None keeps the one that it has."""
+        cells, encoded = self.group(key, ""), self.keys.encode(name)
+        cell = cells.by_name.get(encoded) or cells.blank(encoded)
+        cell.value, cell.own_ttl, cell.dirty = value, 0, True
+        if timestamp is not None:
+            cell.stamp = timestamp
+
     def put_one(self, cells: Cells, name: bytes, value: Any, own_ttl: int) -> StateFuture[None]:
         """Write an entry; a cached one at once."""
         access = self.access

@@ -64,12 +64,14 @@ class SingleStore(StateStore, ValueCells):
         by_name = self.cells.by_name
         return [by_name[key].value for key in keys]
 
-    def set_values(self, keys: Sequence[bytes], values: Sequence[Any], timestamps: Sequence[int]) -> None:
-        """Set the values of keys that `values_of` has returned. Each is stamped with the event time of its last record (ms)."""
+    def set_values(self, keys: Sequence[bytes], values: Sequence[Any], timestamps: Sequence[int | None]) -> None:
+        """Set the values of keys that `values_of` has returned; None removes one. Each is stamped with an event time (ms); None keeps the one that it has."""
         by_name = self.cells.by_name
         for key, value, timestamp in zip(keys, values, timestamps, strict=True):
             cell = by_name[key]
-            cell.value, cell.stamp, cell.own_ttl, cell.dirty = value, timestamp, 0, True
+            cell.value, cell.own_ttl, cell.dirty = value, 0, True
+            if timestamp is not None:
+                cell.stamp = timestamp
 
     def live_keys(self, access: AccessTimes) -> set[bytes]:
         """Return the keys that have a value at the times of `access`, in any namespace. It reads all entries of the backend."""

@@ -47,7 +47,8 @@ SINGLE = {"execution": {"async-state": {"in-flight-records-limit": 1}}}
 @pytest.fixture(autouse=True)
 def _no_columns(monkeypatch):
     """Let windows take bundles, and not columns."""
-    monkeypatch.setattr(SlicedAggregation, "takes_columns", False)
+    for windows in (SlicedAggregation, SessionAggregation):
+        monkeypatch.setattr(windows, "takes_columns", False)
 
 
 def ms(number):

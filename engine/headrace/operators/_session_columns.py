@@ -1,0 +1,298 @@
+"""Sessions over columns: records of a micro-batch are added to their sessions together, and the timers of changed sessions are set."""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import chain, compress
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.api.batches import BundledRecord, ChangedEntry, ColumnResults, ColumnTimer, FiredTimer, KeyedColumns
+from headrace.api.functions import Context
+from headrace.operators._event_time import check_in_calendar
+from headrace.operators._running_fields import are_additions
+from headrace.operators._slice_columns import parts_of
+from headrace.operators._window_results import WindowResult
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+_start_of = attrgetter("start")
+
+
+class StoredSpan(Protocol):
+    """Span of a stored session (ms)."""
+
+    @property
+    def start(self) -> int:
+        """Return the first timestamp."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """Return the first timestamp after it."""
+        ...
+
+
+class _Part:
+    """Records of a session between two merges: they are added to what the session has stored, or to what it has merged."""
+
+    __slots__ = ("level", "merged", "number", "session")
+
+    def __init__(self, number: int, session: _Session, merged: Sequence[_Part] = ()) -> None:
+        """Begin a part; `merged` are the parts of the sessions that its first record merges, the earliest first."""
+        self.number, self.session, self.merged = number, session, merged
+        self.level: int = 1 + max(part.level for part in merged) if merged else 0
+        """Number of merges behind one another before its records."""
+
+
+class _Session:
+    """Session while its records come; `name`, `start` and `end` are those of its span (ms)."""
+
+    __slots__ = ("changed_at", "end", "into", "is_over", "key", "name", "number", "part", "start", "stored")
+
+    def __init__(self, key: bytes, name: str, start: int, end: int, stored: StoredSpan | None = None) -> None:
+        """Begin a session of a key. `stored` is the span before the records, if the session has one."""
+        self.key, self.name, self.start, self.end, self.stored = key, name, start, end, stored
+        self.part: _Part | None = None
+        self.changed_at: int | None = None
+        """Event time of the last record that changed the span (ms)."""
+        self.into: _Session | None = None
+        """Session that it is merged into."""
+        self.is_over = False
+        """Whether it ends by the last watermark."""
+        self.number = -1
+        """Place among the sessions that are read and written."""
+
+    @property
+    def last_part(self) -> int:
+        """Return the number of the part that has all its records, up to where it is merged into another."""
+        assert self.part is not None  # noqa: S101 - only sessions with parts are numbered
+        return self.part.number
+
+    @property
+    def stays(self) -> bool:
+        """Return whether it is stored behind the last watermark."""
+        return self.into is None and not self.is_over
+
+
+class _Sessions:
+    """Sessions and parts of all keys."""
+
+    def __init__(self, gap: int) -> None:
+        """Take the gap (ms)."""
+        self._gap = gap
+        self.parts: list[_Part] = []
+
+    def take(self, key: bytes, stored: Mapping[str, StoredSpan], times: Sequence[int]) -> Iterator[int]:
+        """Yield the number of the part of each record of a key, in arrival order; `times` are theirs (ms)."""
+        live = [_Session(key, name, span.start, span.end, span) for name, span in stored.items()]
+        live.sort(key=_start_of)
+        starts = [*map(_start_of, live)]
+        gap = self._gap
+        for at in times:
+            until = at + gap
+            first = behind = bisect_left(starts, until)
+            while first and live[first - 1].end > at:
+                first -= 1
+            if first == behind:
+                session = _Session(key, str(at), at, until)
+                session.changed_at = at
+                live.insert(first, session)
+                starts.insert(first, at)
+            else:
+                session = live[first]
+                if behind - first > 1:
+                    self._merge(live[first:behind])
+                start, end = min(at, session.start), max(until, live[behind - 1].end)
+                if session.start != start or session.end != end:
+                    session.start, session.end, session.changed_at = start, end, at
+                    live[first:behind], starts[first:behind] = [session], [start]
+            yield (session.part or self._begin(session)).number
+
+    def _begin(self, session: _Session, merged: Sequence[_Part] = ()) -> _Part:
+        session.part = _Part(len(self.parts), session, merged)
+        self.parts.append(session.part)
+        return session.part
+
+    def _merge(self, joined: Sequence[_Session]) -> None:
+        """Merge sessions into the first one of them."""
+        first, *others = joined
+        self._begin(first, [session.part or self._begin(session) for session in joined])
+        for other in others:
+            other.into = first
+
+    def numbered(self, until: int) -> tuple[list[_Session], list[_Session]]:
+        """Return the sessions that are read and written, with numbers, and those that begin and end with the records. `until` is the last watermark (ms)."""
+        sessions = dict.fromkeys(part.session for part in self.parts)
+        written, passing = [], []
+        for session in sessions:
+            session.is_over = session.into is None and session.end - 1 <= until
+            if session.stored is not None or (session.into is None and not session.is_over):
+                written.append(session)
+            elif session.is_over:
+                passing.append(session)
+        for number, session in enumerate(written):
+            session.number = number
+        return written, passing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionedColumns(KeyedColumns):
+    """Records by part of a session: `key_numbers` are places in `parts`. The other fields are about sessions."""
+
+    sessions: Sequence[_Session]
+    """Those of `keys` and `namespaces`."""
+    passing: Sequence[_Session]
+    """Those that begin and end with the records: they are never stored."""
+    parts: Sequence[_Part]
+
+
+class SessionColumns:
+    """Adds records to sessions. Each comes before the watermark has passed its own time: so no session that it joins has fired."""
+
+    def __init__(self, gap: int, result: WindowResult, span: Callable[[int, int], StoredSpan]) -> None:
+        """Take the gap (ms), the result, and the function that makes a span."""
+        self._gap = gap
+        self._result = result
+        self._parts = parts_of(result)
+        self._span = span
+
+    def in_sessions(self, columns: KeyedColumns) -> SessionedColumns | None:
+        """Return the records by key and session; None if a record is a retraction, or if the watermark before it has passed its time."""
+        times = columns.timestamps.to_numpy()
+        if not are_additions(columns.kinds) or (columns.watermarks >= times).any():
+            return None
+        numbers = columns.key_numbers.to_numpy()
+        order = np.argsort(numbers, kind="stable")
+        ordered = times[order].tolist()
+        bounds = np.searchsorted(numbers[order], np.arange(len(columns.keys) + 1)).tolist()
+        sessions = _Sessions(self._gap)
+        taken = chain.from_iterable(
+            sessions.take(key, stored, ordered[bounds[number] : bounds[number + 1]])
+            for number, (key, stored) in enumerate(zip(columns.keys, columns.entries, strict=True))
+        )
+        part_numbers = np.empty(len(times), np.int32)
+        part_numbers[order] = np.fromiter(taken, np.int32, len(times))
+        until = _NEVER if columns.last_watermark is None else columns.last_watermark
+        written, passing = sessions.numbered(until)
+        given = {field.name: getattr(columns, field.name) for field in fields(KeyedColumns)} | {
+            "keys": [session.key for session in written],
+            "namespaces": [session.name for session in written],
+            "key_numbers": pa.array(part_numbers),
+        }
+        return SessionedColumns(**given, sessions=written, passing=passing, parts=sessions.parts)
+
+    def results(self, columns: SessionedColumns) -> ColumnResults | None:
+        """Return the sessions, the timers of those that have changed, and the results of those that are over; None where a record fails, and has to be named."""
+        sessions = columns.sessions
+        with contextlib.suppress(Exception):
+            for session in chain(sessions, columns.passing):
+                check_in_calendar(session.start, session.start, session.end)
+            accumulators = self._accumulators(columns)
+            return ColumnResults(
+                [accumulators[session.last_part] if session.stays else None for session in sessions],
+                timestamps=self._times(columns),
+                timers=[
+                    ColumnTimer(session.number, session.end - 1, session.name)
+                    for session in sessions
+                    if session.stays and session.changed_at is not None
+                ],
+                deleted_timers=[
+                    ColumnTimer(session.number, session.stored.end - 1, session.name)
+                    for session in sessions
+                    if session.stored is not None and not (session.stays and session.changed_at is None)
+                ],
+                entries=[*self._entries(sessions)],
+                fired=[*self._fired(columns, accumulators)],
+            )
+        return None
+
+    def _entries(self, sessions: Sequence[_Session]) -> Iterator[ChangedEntry]:
+        for session in sessions:
+            if not session.stays:
+                yield ChangedEntry(session.number, session.name, None, session.changed_at)
+            elif session.changed_at is not None:
+                span = self._span(session.start, session.end)
+                yield ChangedEntry(session.number, session.name, span, session.changed_at)
+
+    @staticmethod
+    def _times(columns: SessionedColumns) -> list[int | None]:
+        """Return the time of the last record of each session, before it was merged into another; None without any."""
+        last: list[int | None] = [None] * len(columns.parts)
+        for number, at in zip(columns.key_numbers.to_pylist(), columns.timestamps.to_pylist(), strict=True):
+            last[number] = at
+        return [last[session.last_part] for session in columns.sessions]
+
+    def _fired(self, columns: SessionedColumns, accumulators: Sequence[Any]) -> Iterator[FiredTimer]:
+        """Yield the results of the sessions that are over."""
+        keys: dict[bytes, Any] = {}
+        for session in chain(columns.sessions, columns.passing):
+            if session.is_over:
+                key = keys.get(session.key)
+                if key is None:
+                    key = keys[session.key] = columns.key_of(session.key)
+                result = self._result.result(accumulators[session.last_part], key, session.start, session.end)
+                at = session.end - 1
+                yield FiredTimer(session.key, at, session.name, partial(self._emit, result, at))
+
+    def _emit(self, result: Any, at: int, ctx: Context) -> None:
+        self._result.emit(ctx, None, result, at=at)
+
+    def _accumulators(self, columns: SessionedColumns) -> list[Any]:
+        """Return the accumulator of each part."""
+        accumulators: list[Any] = [None] * len(columns.parts)
+        levels = np.array([part.level for part in columns.parts])
+        part_numbers = columns.key_numbers.to_numpy()
+        for level in range(levels.max() + 1):
+            at_level = [columns.parts[number] for number in np.flatnonzero(levels == level).tolist()]
+            for part in at_level:
+                accumulators[part.number] = self._begun(part, columns, accumulators)
+            chosen = levels[part_numbers] == level
+            numbers, of_record = np.unique(part_numbers[chosen], return_inverse=True)
+            some = replace(
+                _chosen(columns, chosen),
+                keys=[b""] * len(numbers),
+                key_numbers=pa.array(of_record.astype(np.int32)),
+                values=[accumulators[number] for number in numbers.tolist()],
+            )
+            for number, accumulator in zip(numbers.tolist(), self._parts(some), strict=True):
+                accumulators[number] = accumulator
+        return accumulators
+
+    def _begun(self, part: _Part, columns: SessionedColumns, accumulators: Sequence[Any]) -> Any:
+        """Return the accumulator of a part before its records; None without any."""
+        if not part.merged:
+            return None if part.session.stored is None else columns.values[part.session.number]
+        first, *others = part.merged
+        whole = deepcopy(accumulators[first.number])
+        for other in others:
+            whole = self._result.merge(whole, accumulators[other.number])
+        return whole
+
+
+def _chosen(columns: SessionedColumns, chosen: npt.NDArray[np.bool_]) -> KeyedColumns:
+    """Return some records."""
+    if chosen.all():
+        return columns
+    rows = pa.array(np.flatnonzero(chosen))
+
+    def bundled() -> Iterator[Sequence[BundledRecord]]:
+        yield [*compress(chain.from_iterable(columns.bundled()), chosen.tolist())]
+
+    return replace(
+        columns, records=columns.records.take(rows), timestamps=columns.timestamps.take(rows), bundled=bundled
+    )
+
+
+_NEVER: Final = -(1 << 63)
+"""A time before all others (ms)."""

@@ -308,6 +308,10 @@ class _Work:
     def materialize(self, operator: UpsertMaterialize, batches: Iterable[pa.RecordBatch]) -> None:
         work = MaterializerWork(self.task, self.plan, self.stage, self.opened, self.output)
         resumed = self._resumed()
+        if not resumed and self.task.cut is None:
+            batches = [*batches]
+            if work.pass_columns(operator, batches):
+                return
 
         def changes(needed: Needed) -> Iterable[Sequence[Element]]:
             if resumed or self.task.cut is not None:

@@ -12,6 +12,7 @@ from typing import cast
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.api.graph import Emit, LagNode, OnConflict, UpsertMaterialize
 from headrace.config import format_duration
@@ -20,15 +21,15 @@ from headrace.execution.element import Element, Watermark, make_emitted
 from headrace.log.declared import HISTORY_STATE
 from headrace.materializer.identities import ChangedKeys, Mask, upsert_key_of
 from headrace.materializer.lag import Lagging
-from headrace.materializer.pass_through import PassThrough
+from headrace.materializer.pass_through import EMITTED, PassThrough
 from headrace.materializer.upsert_materializer import Unmatched, UpsertMaterializer
 from headrace.names import counted
 from headrace.plan.stages import KeyedStage, Plan, SinkPlan, ToSink
-from headrace.records.order import record_order
+from headrace.records.order import FIRST_OUTPUT, record_order
 from headrace.run.backend import TaskBackend
 from headrace.run.messages import KeyedTask
 from headrace.run.output import TaskOutput
-from headrace.run.rows import ROWS_AT_ONCE
+from headrace.run.rows import ROWS_AT_ONCE, ColumnarRows
 from headrace.run.transforms import refusing_unfit
 from headrace.tables.changelog import QuarantineRow
 from headrace.tables.schemas import MATERIALIZER_HISTORY, TIMERS
@@ -43,11 +44,15 @@ def needed_rows(batches: Iterable[pa.RecordBatch], needed: Needed) -> Iterable[p
     if not batches:
         return batches
     rows = pa.Table.from_batches(batches)
+    mask = needed(_changed_keys(rows))
+    return batches if mask is None else rows.filter(pa.array(mask)).to_batches(ROWS_AT_ONCE)
+
+
+def _changed_keys(rows: pa.Table) -> ChangedKeys:
+    """Return the changes of rows in transit."""
     keys = rows["key"].dictionary_encode().chunks  # all with the same keys
     numbers = np.concatenate([part.indices.to_numpy() for part in keys])
-    changes = ChangedKeys(keys[-1].dictionary.to_pylist(), numbers, rows["kind"].to_numpy())
-    mask = needed(changes)
-    return batches if mask is None else rows.filter(pa.array(mask)).to_batches(ROWS_AT_ONCE)
+    return ChangedKeys(keys[-1].dictionary.to_pylist(), numbers, rows["kind"].to_numpy())
 
 
 Changes = Callable[[Needed], Iterable[Sequence[Element]]]
@@ -64,11 +69,35 @@ class MaterializerWork:
     opened: TaskBackend
     output: TaskOutput
 
+    def pass_columns(self, operator: UpsertMaterialize, batches: Sequence[pa.RecordBatch]) -> bool:
+        """Pass all changes of a task on as columns where no history is needed; return False, and do nothing, where records have to be made."""
+        if operator.is_needed or not batches:
+            return False
+        try:
+            rows = pa.concat_batches(batches)
+        except pa.ArrowInvalid:  # 2 GiB of text, more than a column can hold
+            return False
+        operator = self._emitting(operator)
+        materializer = self._without_history(operator)
+        mask = materializer.pass_columns(_changed_keys(pa.Table.from_batches([rows])))
+        emitted = rows if mask is None else rows.filter(pa.array(mask))
+        orders = pc.binary_join_element_wise(emitted["order"], FIRST_OUTPUT, b"")
+        kinds = pa.array([*map(int, EMITTED)], pa.int32()).take(emitted["kind"])
+        columns = ColumnarRows(self.stage.takes[0], orders, emitted["timestamp"], kinds, emitted["in0"])
+        if not self.output.changed_columns(self._materialized(), columns):
+            return False
+        self._keep_history(operator, materializer)
+        self.output.count_keyed(materializer.metrics)
+        return True
+
+    def _emitting(self, operator: UpsertMaterialize) -> UpsertMaterialize:
+        """Return the operator with the net change of each key where the sink has one row for it."""
+        merges = self.output.merges_into(self._materialized().name)
+        return replace(operator, emit=Emit.NET_CHANGE) if merges else operator
+
     def run(self, operator: UpsertMaterialize, changes: Changes) -> None:
         """Materialize changes up to the task's cut."""
-        sink = self._materialized()
-        if self.output.merges_into(sink.name):
-            operator = replace(operator, emit=Emit.NET_CHANGE)
+        sink, operator = self._materialized(), self._emitting(operator)
         materializer = self._with_history(operator) if operator.is_needed else self._without_history(operator)
         materializer.run(changes(materializer.needed))
         self._keep_history(operator, materializer)

@@ -27,7 +27,7 @@ from headrace.run.rows import ColumnarRows, Outlet, Rows, as_records
 from headrace.run.transforms import called, failed, refusing_unfit
 from headrace.run.transit import transit_table, write_transit
 from headrace.sinks.sink import OutputFile
-from headrace.sinks.staged_rows import StagedRows
+from headrace.sinks.staged_rows import StagedRows, changed_schema
 from headrace.state.backend import EntryChange
 from headrace.state.broadcast import BROADCAST_KEY
 from headrace.state.codec import encode
@@ -140,6 +140,18 @@ class TaskOutput:
         Raises `UnfitRecord` for a record that columns cannot store.
         """
         self._output(sink.name, self._rows_for(sink.name).changes(sink, emitted))
+
+    def changed_columns(self, sink: SinkPlan, rows: ColumnarRows) -> bool:
+        """Stage a materializer's changes, as `changes` does; return False if records have to be made, also to name one that the sink refuses."""
+        table = rows.sink_table(changed_schema(sink))
+        if table is None:
+            return not len(rows)
+        orders = (order.as_py() for order in rows.orders)
+        try:
+            self._output(sink.name, self._rows_for(sink.name).change_table(table, rows.kinds, orders))
+        except UnfitRecord:
+            return False
+        return True
 
     def merges_into(self, sink: str) -> bool:
         """Return whether a sink has one row for each primary key, and so takes one change for each key in a micro-batch."""

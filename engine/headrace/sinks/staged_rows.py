@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,6 +17,11 @@ from headrace.sinks.table_fit import Staging
 from headrace.storage.table import ROW_KIND
 from headrace.tables.changelog import SYMBOLS
 from headrace.tables.folder import JobFolder
+
+
+def changed_schema(sink: SinkPlan) -> pa.Schema:
+    """Return the schema of the rows of a materializer's sink."""
+    return sink_schema(sink.record, sink.primary_key, sink.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +65,21 @@ class StagedRows:
         """Stage a materializer's changes: for a merge, or as a log of changes if rows are only added."""
         if not emitted:
             return []
-        schema = sink_schema(sink.record, sink.primary_key, sink.names)
-        rows = to_columns([item.record for item in emitted], schema, sink.record)
-        kinds = pa.array([*map(SYMBOLS.__getitem__, [item.kind for item in emitted])], pa.string())
+        rows = to_columns([item.record for item in emitted], changed_schema(sink), sink.record)
+        orders, _, kinds, _ = zip(*emitted, strict=True)
+        return self.change_table(rows, pa.array(map(int, kinds), pa.int32()), orders)
+
+    def change_table(self, rows: pa.Table, kinds: pa.Int32Array, orders: Iterable[bytes]) -> list[OutputFile]:
+        """Stage changes, at least one: rows of the sink, with their row kinds and their places in arrival order."""
+        symbols = pa.array([*map(SYMBOLS.__getitem__, range(len(SYMBOLS)))], pa.string()).take(kinds)
         if not self.merges:
-            orders = pa.array([item.order.hex() for item in emitted], pa.string())
-            return self.append(pa.Table.from_arrays([*rows.columns, kinds, orders], schema=changelog_schema(schema)))
+            places = pa.array([order.hex() for order in orders], pa.string())
+            schema = changelog_schema(rows.schema)
+            return self.append(pa.Table.from_arrays([*rows.columns, symbols, places], schema=schema))
         rows = self.staging.fitted(rows)
         check_partition_values(rows, self.staging.partition_by)
         check_folder_names(rows, self.staging.partition_by, is_merged=True)
-        return [self._apart(rows.append_column(pa.field(ROW_KIND, pa.string(), nullable=False), kinds))]
+        return [self._apart(rows.append_column(pa.field(ROW_KIND, pa.string(), nullable=False), symbols))]
 
     def _apart(self, rows: pa.Table) -> OutputFile:
         """Stage rows in the job's folder, for a writer of the sink's table."""

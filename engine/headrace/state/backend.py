@@ -67,6 +67,10 @@ class StateBackend(Protocol):
         """
         ...
 
+    def may_have_kind(self, kind: bytes, /) -> bool:
+        """Return whether an entry may begin with `kind`, one of the prefixes of one byte; False is certain. True where finding out takes long."""
+        ...
+
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over all entries, in no particular order."""
         ...
@@ -222,6 +226,10 @@ class HashMapBackend:
     def may_have(self, prefixes: Sequence[bytes], /) -> list[bool]:
         """Return for each prefix whether an entry may begin with it."""
         return [True] * len(prefixes)
+
+    def may_have_kind(self, _kind: bytes, /) -> bool:
+        """Return True: reads cost little."""
+        return True
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over all entries, in no particular order."""

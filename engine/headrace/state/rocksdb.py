@@ -112,6 +112,10 @@ class RocksDbBackend:
             answers.append(here.startswith(prefix))
         return answers
 
+    def may_have_kind(self, kind: bytes, /) -> bool:
+        """Return whether an entry begins with `kind`."""
+        return next(self._pairs(kind, bytes([kind[0] + 1])), None) is not None
+
     @staticmethod
     def _behind(entries: RdictIter, prefix: bytes, end: bytes) -> bytes:
         """Return the end of a walk; `prefix` itself if there are too many removed entries behind it to find out."""

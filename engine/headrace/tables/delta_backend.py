@@ -155,6 +155,10 @@ class DeltaBackend:
         """Return for each prefix whether an entry may begin with it."""
         return [True] * len(prefixes)
 
+    def may_have_kind(self, _kind: bytes, /) -> bool:
+        """Return True: only a look-up finds out."""
+        return True
+
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over all entries, in no particular order. Loads all state into memory."""
         everything: dict[bytes, bytes | None] = {}

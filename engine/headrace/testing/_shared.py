@@ -47,6 +47,7 @@ class DeferredBackend:
         self.items = backend.items
         self.visit = backend.visit
         self.may_have = backend.may_have
+        self.may_have_kind = backend.may_have_kind
         self.scans_keys = backend.scans_keys
         self.close = backend.close
 

@@ -34,6 +34,11 @@ def over(ours, theirs):
     return [a.rate / b.rate for a, b in zip(ours, theirs, strict=True)]
 
 
+def spent(ours, theirs):
+    """Return what theirs spends of CPU over what ours does, turn by turn."""
+    return [b.cpu[0] / a.cpu[0] for a, b in zip(ours, theirs, strict=True)]
+
+
 def in_process(records):
     """The operator's own cost."""
     for failures in (False, True):
@@ -58,24 +63,27 @@ def in_process(records):
 
 
 def over_loopback(records):
-    """A real client against a real service: the operator's cost disappears in the cost of HTTP."""
+    """A real client against a real service: the operator's cost disappears in the cost of HTTP.
+
+    The service is busy beside the client, so the client's own CPU is the fair ratio. The bare loop runs again behind each mode: what
+    runs first in a round is up to a tenth cheaper.
+    """
     with loopback() as url:
-        output = turns(
-            TURNS,
-            {
-                "bare asyncio": Bare(records, False, url, HTTP_CAPACITY),
-                "ordered": Operator(records, False, OutputMode.ORDERED, url, HTTP_CAPACITY),
-            },
+        variants = {}
+        for mode in OutputMode:
+            variants[mode.value] = Operator(records, False, mode, url, HTTP_CAPACITY)
+            variants[f"bare asyncio behind {mode.value}"] = Bare(records, False, url, HTTP_CAPACITY)
+        output = turns(TURNS, variants)
+    for mode in OutputMode:
+        ours, bare = output[mode.value], output[f"bare asyncio behind {mode.value}"]
+        name = f"loopback: {mode.value} / bare asyncio"
+        yield figure(
+            f"{name}, records a second of CPU", spent(ours, bare), "ratio", goal=">= 0.9", met=lambda v: v >= 0.9
         )
-    yield figure(
-        "loopback: ordered / bare asyncio",
-        over(output["ordered"], output["bare asyncio"]),
-        "ratio",
-        goal=">= 0.9",
-        met=lambda value: value >= 0.9,
-    )
+        yield figure(f"{name}, records a second", over(ours, bare), "ratio")
     for name, turns_ in output.items():
         yield figure(f"loopback: {name}", [turn.rate for turn in turns_], "records/s")
+        yield figure(f"loopback: {name}, CPU", [turn.cpu[0] for turn in turns_], "us a record")
 
 
 class Down(Lookup):
@@ -118,9 +126,11 @@ def while_down(records):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="little data: for trying it, not for figures")
+    parser.add_argument("--loopback", action="store_true", help="only the calls over HTTP")
     options = parser.parse_args()
     records, http = (QUICK, HTTP_QUICK) if options.quick else (FULL, HTTP_FULL)
-    figures = [*in_process(records), *over_loopback(http), *while_down(records)]
+    others = [] if options.loopback else [*in_process(records), *while_down(records)]
+    figures = [*others, *over_loopback(http)]
     figures.sort(key=lambda item: item["unit"] != "ratio")
     report("async_io", figures)
 

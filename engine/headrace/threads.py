@@ -39,9 +39,9 @@ class SystemThreads:
     """Threads of the operating system."""
 
     def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Do the work for all items in a pool of threads."""
-        if not items:
-            return []
+        """Do the work for all items in a pool of threads; for a single item in this thread."""
+        if len(items) <= 1:
+            return [work(item) for item in items]
         with ThreadPoolExecutor(len(items)) as pool:
             return list(pool.map(work, items))
 

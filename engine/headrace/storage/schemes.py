@@ -11,8 +11,9 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -108,11 +109,24 @@ def make_folder(folder: str) -> None:
 
 
 def _sync_all(paths: list[Path]) -> None:
-    if len(paths) == 1:
-        sync_path(paths[0])
-    elif paths:
-        with ThreadPoolExecutor(min(len(paths), _AT_ONCE)) as pool:
-            list(pool.map(sync_path, paths))
+    """Sync files at the same time; the first one in this thread. When all have ended, raise the error of the first that failed."""
+    others = [_syncing().submit(sync_path, path) for path in paths[1:]]
+    try:
+        for path in paths[:1]:
+            sync_path(path)
+    finally:
+        wait(others)
+    for other in others:
+        other.result()
+
+
+@cache
+def _syncing() -> ThreadPoolExecutor:
+    """Return the threads that sync files. They serve again: a micro-batch syncs twenty times, and new threads took it 8 ms of CPU."""
+    return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-sync")
+
+
+os.register_at_fork(after_in_child=_syncing.cache_clear)  # a forked process has no threads but its first
 
 
 def _files_on_disk(uri: str, options: Options) -> tuple[fs.FileSystem, str]:

@@ -107,7 +107,7 @@ CHECKPOINTS = {
     "kind": ("batsh", "column 'kind' is 'batsh'"),
     "run_id": (None, "column 'run_id' is null in the row of"),
     "metrics": ("NaN", "column 'metrics' is no JSON"),
-    "max_parallelism": (None, "missing required field `max_parallelism`"),
+    "max_parallelism": (None, "column 'max_parallelism' is null in the row of checkpoint 1"),
 }
 
 

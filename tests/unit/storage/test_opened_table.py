@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -266,3 +267,22 @@ def test_warm_run_opens_no_table(tmp_path, opens):
         opens.clear()
         run(home)
     assert opens == []
+
+
+def days_old(uri, days):
+    for entry in Path(uri, "_delta_log").glob("0*"):
+        at = entry.stat().st_mtime - days * 86_400
+        os.utime(entry, (at, at))
+
+
+@pytest.mark.parametrize(("retention", "is_cut"), [("interval 30 days", True), ("interval 3650 days", False)])
+def test_log_is_cut_as_its_table_says(tmp_path, retention, is_cut):
+    uri = str(tmp_path / "table")
+    properties = {"delta.logRetentionDuration": retention, "delta.checkpointInterval": "10"}
+    DeltaTable.create(uri, SCHEMA, configuration=properties)
+    store = DeltaStore(uri)
+    for version in range(25):
+        days_old(uri, 5)
+        store.append_rows(version, rows(f"{version}"))
+    assert Path(uri, commit_file(0)).exists() is not is_cut
+    assert len(keys_of(store.latest())) == 25

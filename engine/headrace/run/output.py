@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import pyarrow as pa
@@ -23,9 +23,9 @@ from headrace.records.keys import key_reader
 from headrace.records.source_columns import EventTimeLimit
 from headrace.records.value_arrays import UnfitRecord
 from headrace.run.messages import BatchSettings, TaskReport, TaskTrace
-from headrace.run.rows import ColumnarRows, Outlet, Rows, as_records
+from headrace.run.rows import ColumnarRows, Outlet, Rows, as_records, joined
 from headrace.run.transforms import called, failed, refusing_unfit
-from headrace.run.transit import transit_table, write_transit
+from headrace.run.transit import block_limit, blocks, transit_table, write_transit
 from headrace.sinks.sink import OutputFile
 from headrace.sinks.staged_rows import StagedRows
 from headrace.state.backend import EntryChange
@@ -61,6 +61,8 @@ class TaskOutput:
         self._operator = operator
         self.tried_keys: set[int] = set()
         """Keys, by identity, whose functions were called twice for some records."""
+        self.gathered: list[Gathered] = []
+        """Rows of the task that are not staged yet, because memory has a limit, and they are few."""
         self._prefix = f"{batch.checkpoint_id:010d}-{operator}-{label}-{batch.attempt_id[:12]}"
 
     @property
@@ -104,13 +106,14 @@ class TaskOutput:
         self.state(QUARANTINE, self._changelog.quarantine(rows))
         self.count(quarantined=len(rows))
 
-    def transit(self, stage_name: str, table: pa.Table, *, is_broadcast: bool) -> None:
-        """Stage rows, at least one, for the tasks of a keyed stage."""
+    def transit(self, stage_name: str, table: pa.Table, *, is_broadcast: bool, inputs: int) -> None:
+        """Stage rows, at least one, for the tasks of a keyed stage with so many inputs."""
         if is_broadcast:
             self.report.broadcast.setdefault(stage_name, []).append(self._for_all(table))
             return
-        file = write_transit(self._transit, f"{self._name()}.arrows", table, self._batch)
-        self.report.transit.setdefault(stage_name, []).append(file)
+        for block in blocks(table, block_limit(self._batch, inputs)):
+            file = write_transit(self._transit, f"{self._name()}.arrows", block, self._batch)
+            self.report.transit.setdefault(stage_name, []).append(file)
 
     def for_calls(self, wait: str, table: pa.Table) -> None:
         """Stage rows, at least one, for a later task that makes the calls of an async wait."""
@@ -178,6 +181,48 @@ class TaskOutput:
         return f"{self._prefix}-{clock.unique_id()[:12]}"
 
 
+@dataclass(slots=True)
+class Gathered(Outlet):
+    """Room in front of an outlet where memory has a limit: rows come in many parts, and wait here until they are a file's worth."""
+
+    output: TaskOutput
+    next: Outlet
+    record: type[msgspec.Struct]
+    maker: str
+    limit: int
+    """Bytes of rows that wait in all such rooms of a task."""
+    parts: list[ColumnarRows] = field(default_factory=list)
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        """Let the task know of the room."""
+        self.output.gathered.append(self)
+
+    def take(self, rows: Rows, /) -> None:
+        """Keep rows, and stage those that take the most memory when there are too many.
+
+        Raises `UserFunctionError` for a record that columns cannot store, and what the outlet raises.
+        """
+        if not len(rows):
+            return
+        columns = _columnar(rows, self.record, self.maker)
+        self.parts.append(columns)
+        self.size += columns.nbytes
+        while sum(room.size for room in self.output.gathered) > self.limit:
+            max(self.output.gathered, key=lambda room: room.size).flush()
+
+    def flush(self) -> None:
+        """Stage the rows."""
+        parts, self.parts, self.size = self.parts, [], 0
+        if parts:
+            self.next.take(joined(parts))
+
+    def end(self) -> None:
+        """Stage the rows, and pass on the end."""
+        self.flush()
+        self.next.end()
+
+
 @dataclass(frozen=True, slots=True)
 class SinkFiles(Outlet):
     """End of a way at an append-only sink. `maker` is the step or operator that made the records."""
@@ -238,7 +283,7 @@ class Transit(Outlet):
         if len(columns):
             takes = plan_of(self.output.batch.code).stage(self.to.stage).takes
             table = transit_table(takes, self.to.number, columns, keys, self.output.batch.max_parallelism)
-            self.output.transit(self.to.stage, table, is_broadcast=self.to.key is None)
+            self.output.transit(self.to.stage, table, is_broadcast=self.to.key is None, inputs=len(takes))
 
     def _keys(self, rows: Rows, columns: ColumnarRows) -> pa.BinaryArray:
         key = self.to.key

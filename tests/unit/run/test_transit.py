@@ -36,7 +36,7 @@ class Other(Struct, frozen=True):
 
 
 def settings(tasks):
-    return SimpleNamespace(max_parallelism=GROUPS, parallelism=tasks)
+    return SimpleNamespace(max_parallelism=GROUPS, parallelism=tasks, max_memory=None)
 
 
 def staged(folder, name, records, tasks, *, takes=(Item,), number=0):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Protocol, cast
+from typing import Protocol, cast
 
 import msgspec
 
@@ -14,14 +14,11 @@ from headrace.execution.record_copies import copied, is_immutable
 from headrace.plan.stages import Flow, Through, ToSink, ToStage, Use
 from headrace.records.order import edge_order
 from headrace.records.source_columns import EventTimeLimit
-from headrace.run.output import ForCalls, Gathered, SinkFiles, TaskOutput, Transit
+from headrace.run.output import ForCalls, SinkFiles, TaskOutput, Transit
 from headrace.run.rows import ColumnarRows, Outlet, Pipe, Rows, Taker, as_records
 from headrace.run.transforms import Transform
 from headrace.state.codec import encode
 from headrace.tables.changelog import QuarantineRow
-
-_WAITING: Final = 8
-"""Part of a task's memory, one of so many, for rows that wait until they are a file's worth."""
 
 
 class Waits(Protocol):
@@ -45,9 +42,9 @@ def laid(flow: Flow, output: TaskOutput, waits: Waits | None = None, maker: str 
 
 def _laid_to(to: ToStage | ToSink | Through, flow: Flow, output: TaskOutput, waits: Waits | None, maker: str) -> Taker:
     if isinstance(to, ToSink):
-        return _gathered(SinkFiles(output, to.sink, flow.record, maker))
+        return SinkFiles(output, to.sink, flow.record, maker)
     if isinstance(to, ToStage):
-        return _gathered(Transit(output, to, flow.record, maker))
+        return Transit(output, to, flow.record, maker)
     transform = to.transform
     if isinstance(transform, AsyncWait) and waits is None:
         return ForCalls(output, transform.name, flow.record, maker)
@@ -57,11 +54,6 @@ def _laid_to(to: ToStage | ToSink | Through, flow: Flow, output: TaskOutput, wai
     if isinstance(transform, AssignEventTime) and output.limit is not None:
         behind = _TimeLimit(behind, output, transform, output.limit)
     return Transform(behind, transform)
-
-
-def _gathered(outlet: SinkFiles | Transit) -> Outlet:
-    limit = outlet.output.batch.memory_for(_WAITING)
-    return outlet if limit is None else Gathered(outlet.output, outlet, outlet.record, outlet.maker, limit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,6 @@ class ColumnarRows:
         """Count the rows."""
         return len(self.columns)
 
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes that the rows take in memory."""
-        return sum(column.nbytes for column in (self.orders, self.timestamps, self.kinds, self.columns))
-
     @classmethod
     def of(cls, emitted: Sequence[Emitted], record: type[msgspec.Struct]) -> ColumnarRows:
         """Return records as rows. Raises `UnfitRecord` for one that columns cannot store."""
@@ -76,26 +71,10 @@ class ColumnarRows:
         """Return the rows that are not the row before an update."""
         return self.filter(pc.not_equal(self.kinds, pa.scalar(int(RowKind.UPDATE_BEFORE), pa.int32())))
 
-    def take(self, places: pa.Array) -> ColumnarRows:
-        """Return the rows at these places."""
-        columns = (self.orders, self.timestamps, self.kinds, self.columns)
-        return ColumnarRows(self.record, *(column.take(places) for column in columns))
-
     def filter(self, mask: pa.BooleanArray) -> ColumnarRows:
         """Return the rows for which the mask is true."""
         columns = (self.orders, self.timestamps, self.kinds, self.columns)
         return ColumnarRows(self.record, *(column.filter(mask) for column in columns))
-
-
-def joined(parts: Sequence[ColumnarRows]) -> ColumnarRows:
-    """Return the rows of parts, at least one, one after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = [
-        pa.concat_arrays([getattr(part, name) for part in parts])
-        for name in ("orders", "timestamps", "kinds", "columns")
-    ]
-    return ColumnarRows(parts[0].record, *columns)
 
 
 Rows = ColumnarRows | list[Emitted]

@@ -24,7 +24,7 @@ from headrace.run.async_stage import AsyncStage
 from headrace.run.flow import laid
 from headrace.run.messages import SourceTask, TaskReport
 from headrace.run.output import TaskOutput
-from headrace.run.rows import ColumnarRows, Taker, handed_on, joined
+from headrace.run.rows import ColumnarRows, Taker, handed_on
 from headrace.run.watch import CALLS, SOURCES, StopSign, TaskNotes
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable, why_unreadable
 from headrace.sources.position import rows_in
@@ -96,8 +96,12 @@ def _joined(parts: Sequence[ColumnarRows]) -> ColumnarRows:
     """Return the rows of several files, in arrival order."""
     if len(parts) == 1:
         return parts[0]
-    rows = joined(parts)
-    return rows.take(pc.sort_indices(rows.orders))
+    columns = [
+        pa.concat_arrays([getattr(part, name) for part in parts])
+        for name in ("orders", "timestamps", "kinds", "columns")
+    ]
+    order = pc.sort_indices(columns[0])
+    return ColumnarRows(parts[0].record, *(column.take(order) for column in columns))
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,15 +111,16 @@ class TaskOutput:
         self.state(QUARANTINE, self._changelog.quarantine(rows))
         self.count(quarantined=len(rows))
 
-    def transit(self, stage_name: str, table: pa.Table, *, is_broadcast: bool, inputs: int) -> None:
-        """Stage rows, at least one, for the tasks of a keyed stage with so many inputs."""
+    def transit(self, stage_name: str, table: pa.Table, *, is_broadcast: bool) -> None:
+        """Stage rows, at least one, for the tasks of a keyed stage."""
         if is_broadcast:
             self.report.broadcast.setdefault(stage_name, []).append(self._for_all(table))
             return
-        self._stage(f"stage {stage_name}", table, partial(self._stage_transit, stage_name, inputs))
+        self._stage(f"stage {stage_name}", table, partial(self._stage_transit, stage_name))
 
-    def _stage_transit(self, stage_name: str, inputs: int, table: pa.Table) -> None:
-        for block in blocks(table, block_limit(self._batch, inputs)):
+    def _stage_transit(self, stage_name: str, table: pa.Table) -> None:
+        stage = plan_of(self._batch.code).stage(stage_name)
+        for block in blocks(table, block_limit(self._batch, len(stage.sources) + len(stage.after))):
             file = write_transit(self._transit, f"{self._name()}.arrows", block, self._batch)
             self.report.transit.setdefault(stage_name, []).append(file)
 
@@ -295,7 +296,7 @@ class Transit(_Staging):
         if len(columns):
             takes = plan_of(self.output.batch.code).stage(self.to.stage).takes
             table = transit_table(takes, self.to.number, columns, keys, self.output.batch.max_parallelism)
-            self.output.transit(self.to.stage, table, is_broadcast=self.to.key is None, inputs=len(takes))
+            self.output.transit(self.to.stage, table, is_broadcast=self.to.key is None)
 
     def _keys(self, rows: Rows, columns: ColumnarRows) -> pa.BinaryArray:
         key = self.to.key

@@ -89,9 +89,9 @@ def _halved(rows: pa.Table, limit: int) -> Iterator[pa.Table]:
     yield from _halved(rows.slice(half), limit)
 
 
-def block_limit(batch: BatchSettings, inputs: int) -> int | None:
-    """Return the most bytes of a block: a reader holds one of each writer, if all of their rows are its own. None: any number."""
-    return batch.memory_for(_READ_AT_ONCE * batch.parallelism * inputs)
+def block_limit(batch: BatchSettings, writers: int) -> int | None:
+    """Return the most bytes of a block, where so many stages write: a reader may hold one of each of their tasks. None: any number."""
+    return batch.memory_for(_READ_AT_ONCE * batch.parallelism * writers)
 
 
 def write_transit(folder: Storage, name: str, rows: pa.Table, batch: BatchSettings) -> TransitFile:

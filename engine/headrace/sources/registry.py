@@ -91,7 +91,7 @@ def read_parts_of(file: InputFile, node: SourceNode, storage: Storage, limit: in
 
     Raises one of `headrace.sources.folder.format.UNREADABLE`.
     """
-    if file.format not in FORMATS:
+    if KINDS.get(file.format) is not FolderSource:
         yield read_rows_of(file, node, storage)
         return
     options = options_of(file.format, file.facts)

@@ -24,8 +24,8 @@ from headrace.records.foreign_values import raw_row, shown_value
 from headrace.records.plain_values import to_column
 from headrace.records.source_values import fitting
 from headrace.sources.folder.format import DamagedFileError, FileRows, located, wanted_columns
-from headrace.sources.folder.formats import read_file
-from headrace.sources.folder.parquet import ParquetColumns
+from headrace.sources.folder.formats import format_of, read_file
+from headrace.sources.folder.parquet import ParquetColumns, ParquetFiles
 from headrace.storage.storage import Storage
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -128,7 +128,8 @@ def read_parts_in_folder(
 
     Raises one of `headrace.sources.folder.format.UNREADABLE`.
     """
-    columns = ParquetColumns(file) if options.format == "parquet" and not [*_given(name, node)] else None
+    has_parts = isinstance(format_of(options), ParquetFiles) and not [*_given(name, node)]
+    columns = ParquetColumns(file) if has_parts else None
     if columns is None or not columns.can_be_read_in_parts():
         yield read_in_folder(file, name, node, options)
         return

@@ -247,7 +247,7 @@ class KeyedColumns:
     """The namespace of each of the `keys`, where the state is in namespaces."""
     values: Sequence[Any] = ()
     last_watermark: int | None = None
-    """The last watermark of the micro-batch (ms), which comes behind all records; None if none does."""
+    """The last watermark of the micro-batch (ms), where these are all of its records; None if more may come, or without any."""
     key_of: Callable[[bytes], Any] = bytes
     """Function that returns one of the `keys` as `ctx.key` has it."""
     entries: Sequence[Mapping[Any, Any]] = ()

@@ -26,6 +26,7 @@ from headrace.config._types import (
     FunctionRef,
     KeyGroups,
     Location,
+    Memory,
     Name,
     PipelineCode,
     PipelineRef,
@@ -313,6 +314,9 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     parallelism: Tasks | None = None
     """Tasks per operator; null: as the cluster profile says. May change between runs."""
+
+    max_memory: Memory | None = None
+    """Bytes of rows that a task holds at once, from 16 MiB; null: no limit. Results do not depend on it."""
 
     cluster: Name = "local"
     """The profile in conf/clusters/ that the job runs on."""

@@ -87,6 +87,9 @@ FunctionRef = Annotated[
 Count = Annotated[int, Meta(ge=1)]
 """A whole number from 1."""
 
+Memory = Annotated[int, Meta(ge=1 << 24)]
+"""A number of bytes from 16 MiB: with less, files would have a few rows each."""
+
 Tasks = Annotated[int, Meta(ge=1, le=32_768)]
 """A number of tasks at once. More would take minutes to begin."""
 

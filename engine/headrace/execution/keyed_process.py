@@ -170,6 +170,19 @@ class KeyedProcess:
         keyed = self.cleanup.changes(_TaskEnd(watermark, self.timers.processing_time), self._records)
         return [*keyed, *self.broadcast.changes()]
 
+    @property
+    def waits_to_end(self) -> bool:
+        """Return whether the operator waits for all records before it takes the first."""
+        return self._waits_to_end
+
+    def sort_emitted(self) -> None:
+        """Sort the records emitted so far into arrival order."""
+        self._outputs.sort()
+
+    def drop_emitted(self) -> None:
+        """Drop the records emitted so far."""
+        self._outputs.drop()
+
     def drop(self) -> None:
         """Drop state and output, at the very end.
 

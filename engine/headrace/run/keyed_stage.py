@@ -8,8 +8,9 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from operator import attrgetter, methodcaller
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +45,7 @@ from headrace.run.flow import laid
 from headrace.run.materializer_stage import MaterializerWork, Needed, needed_rows
 from headrace.run.messages import KeyedTask, TaskReport
 from headrace.run.output import TaskOutput
-from headrace.run.rows import ColumnarRows, Rows, Takes, elements_of, handed_on
+from headrace.run.rows import ColumnarRows, Rows, Taker, Takes, elements_of, handed_on
 from headrace.run.watch import StopSign, TaskNotes, keyed_stage
 from headrace.state.backend import EntryChange, within
 from headrace.state.broadcast import BroadcastRow
@@ -60,6 +61,9 @@ from headrace.tables.schemas import BUFFERED_REQUESTS, KEYED_STATE, TIMERS
 
 S = TypeVar("S")
 
+_AT_ONCE: Final = 8
+"""Part of a task's memory, one of so many, that records may take which are processed at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnWork:
@@ -71,10 +75,10 @@ class ColumnWork:
     watermark: int | None
     takes: Takes
 
-    def run(self, batches: Sequence[pa.RecordBatch]) -> ColumnarRows | bool:
+    def run(self, batches: Sequence[pa.RecordBatch], *, are_all: bool = True) -> ColumnarRows | bool:
         """Set the state of the function and its timers, and return what it emits; True if only timers emit something.
 
-        False means that nothing has changed: the records have to be processed one by one.
+        `are_all` says that no records of the micro-batch come behind these. False means that nothing has changed: the records have to be processed one by one.
         """
         function, store = self.operator.function, self._store(SingleStore)
         if not (isinstance(function, ColumnFunction) and store and batches):
@@ -83,7 +87,9 @@ class ColumnWork:
             rows = pa.concat_batches(batches)
         except pa.ArrowInvalid:  # 2 GiB of text, more than a column can hold
             return False
-        columns = function.in_namespaces(self._with_entries(self._columns(rows, batches, function)))
+        last = max(self.watermarks).timestamp if are_all and self.watermarks else None
+        given = replace(self._with_entries(self._columns(rows, batches, function)), last_watermark=last)
+        columns = function.in_namespaces(given)
         if columns is None or len(columns.keys) > store.cache_limit:
             return False
         names = columns.keys
@@ -131,7 +137,6 @@ class ColumnWork:
             keys=keys.dictionary.to_pylist(),
             key_numbers=keys.indices,
             result_type=struct_type(output_type(function)),
-            last_watermark=max(self.watermarks).timestamp if self.watermarks else None,
             key_of=decode_key,
         )
 
@@ -255,12 +260,12 @@ class _Work:
         )
         process.broadcast.load(self._broadcast_state(operator))
         resumed = self._resumed()
-        columns: ColumnarRows | bool = False
+        emitted = _Emitted(self, operator, process)
         if self._takes_columns(operator) and not resumed:
-            batches = list(batches)
-            columns = ColumnWork(operator, process, watermarks, self.task.watermark, self.stage.takes).run(batches)
+            work = ColumnWork(operator, process, watermarks, self.task.watermark, self.stage.takes)
+            batches = self._behind_columns(work, batches, emitted)
         held = process.run(
-            self.elements(batches) if columns is False else (),
+            emitted.drained(self.elements(batches)),
             watermarks,
             broadcast=self._broadcast(),
             resumed=[*(request for _, request in resumed), *self._held_broadcast(operator)],
@@ -284,10 +289,27 @@ class _Work:
                 for refused in process.refused
             ]
         )
-        self._send_on(process.emitted if isinstance(columns, bool) else columns)
-        for side in operator.side_outputs:
-            self._send_on(process.side_outputs[side.name], side.name)
+        emitted.end()
         process.drop()
+
+    def _behind_columns(
+        self, work: ColumnWork, batches: Iterable[pa.RecordBatch], emitted: _Emitted
+    ) -> Iterable[pa.RecordBatch]:
+        """Process records as columns, as many at once as memory allows; return those that have to be processed one by one.
+
+        An operator that waits for all records holds them in any case: as columns they need less memory. Timers fire behind all columns,
+        so an operator that has some takes what its memory allows, and the rest as records.
+        """
+        limit = None if work.process.waits_to_end else self.task.batch.memory_for(_AT_ONCE)
+        batches = iter(batches)
+        while part := _part_of(batches, limit):
+            rows = work.run(part, are_all=limit is None)
+            if rows is False:
+                return chain(_popped(part), batches)
+            if rows is True:
+                return batches
+            emitted.take(rows)
+        return ()
 
     def _takes_columns(self, operator: Process) -> bool:
         """Return whether records may be processed as columns: none waits or is held, and state is accessed asynchronously."""
@@ -406,9 +428,68 @@ class _Work:
         output.count(resumed=len(finished), held=len(held.requests))
 
     def _send_on(self, rows: Rows, side: str | None = None) -> None:
-        pipe = laid(self.stage.flows[side], self.output)
+        pipe = self.pipe(side)
         pipe.take(rows)
         pipe.end()
+
+    def pipe(self, side: str | None = None) -> Taker:
+        """Lay the pipes for what the operator emits."""
+        return laid(self.stage.flows[side], self.output)
+
+
+class _Emitted:
+    """What an operator emits in a task. Where memory has a limit, it is sent on while the operator runs, and else at the end."""
+
+    def __init__(self, work: _Work, operator: Process, process: KeyedProcess) -> None:
+        self._has_limit = work.task.batch.max_memory is not None
+        self._process = process
+        self._pipes = {side: work.pipe(side) for side in (None, *(side.name for side in operator.side_outputs))}
+        self._columns: list[ColumnarRows] = []
+
+    def take(self, rows: ColumnarRows) -> None:
+        """Take what was emitted as columns."""
+        self._columns.append(rows)
+        if self._has_limit:
+            self._send_on()
+
+    def drained(self, batches: Iterable[Sequence[Element]]) -> Iterator[Sequence[Element]]:
+        """Yield the batches; send on what was emitted for each of them when the next one is asked for."""
+        for batch in batches:
+            yield batch
+            if self._has_limit:
+                self._process.sort_emitted()
+                self._send_on()
+                self._process.drop_emitted()
+
+    def end(self) -> None:
+        """Send on what is left, and the end."""
+        self._send_on()
+        for pipe in self._pipes.values():
+            pipe.end()
+
+    def _send_on(self) -> None:
+        while self._columns:
+            self._pipes[None].take(self._columns.pop(0))
+        for side, pipe in self._pipes.items():
+            pipe.take(self._process.emitted if side is None else self._process.side_outputs[side])
+
+
+def _part_of(batches: Iterator[pa.RecordBatch], limit: int | None) -> list[pa.RecordBatch]:
+    """Return the next batches of about `limit` bytes, at least one; all without a limit."""
+    part, size = [], 0
+    for batch in batches:
+        part.append(batch)
+        size += batch.nbytes
+        if limit is not None and size >= limit:
+            break
+    return part
+
+
+def _popped(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches, and drop each of them."""
+    batches.reverse()
+    while batches:
+        yield batches.pop()
 
 
 def _drained(changes: list[EntryChange]) -> Iterator[EntryChange]:

@@ -39,6 +39,8 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     cache_bytes: int
     inline_reads_below: int
+    max_memory: int | None = None
+    """Bytes of rows that a task holds at once; None: any number."""
     versions: dict[str, int]
     sinks: dict[str, str]
     appended: tuple[str, ...] = ()
@@ -53,6 +55,10 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Timestamp from which on tasks report progress (ms); None: never."""
     is_traced: bool = False
     """True if tasks report their times, and some of their calls."""
+
+    def memory_for(self, part: int) -> int | None:
+        """Return the bytes that one of so many parts of a task's memory has; None without a limit."""
+        return None if self.max_memory is None else max(1, self.max_memory // part)
 
     def staging(self, sink: str) -> Staging:
         """Return how rows of a sink are staged."""
@@ -139,6 +145,10 @@ class TransitFile(msgspec.Struct, frozen=True, kw_only=True):
     """Byte behind the part of each task."""
     rows: list[int]
     """Number of rows of each task."""
+    firsts: list[bytes] = []
+    """Place of the first row of each task, where memory has a limit: a task then reads its parts in this order."""
+    sizes: list[int] = []
+    """Bytes of the rows of each task in memory, likewise."""
 
 
 class TaskTrace(msgspec.Struct, kw_only=True):

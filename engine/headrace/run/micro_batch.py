@@ -115,6 +115,7 @@ class MicroBatch:
             backend=backend,
             cache_bytes=config.state.cache_bytes,
             inline_reads_below=config.state.inline_reads_below,
+            max_memory=config.max_memory,
             versions=job.versions,
             sinks={name: sink.table_path for name, sink in config.sinks.items()},
             appended=config.appended,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -25,7 +27,7 @@ from headrace.records.value_arrays import UnfitRecord
 from headrace.run.messages import BatchSettings, TaskReport, TaskTrace
 from headrace.run.rows import ColumnarRows, Outlet, Rows, as_records
 from headrace.run.transforms import called, failed, refusing_unfit
-from headrace.run.transit import transit_table, write_transit
+from headrace.run.transit import block_limit, blocks, transit_table, write_transit
 from headrace.sinks.sink import OutputFile
 from headrace.sinks.staged_rows import StagedRows, changed_schema
 from headrace.state.backend import EntryChange
@@ -40,6 +42,10 @@ from headrace.tables.schemas import KEYED_STATE, QUARANTINE
 TRANSIT = "transit"
 _LARGE = 32 << 20
 """Bytes of values from which on they are copied in parts: that takes 0.4 us a value more."""
+_WAITING: Final = 8
+"""Part of a task's memory, one of so many, for rows that wait until they are a file's worth."""
+_LONGEST: Final = 1 << 30
+"""Bytes of rows that wait at most, whatever the limit: a column holds 2 GiB of text."""
 _NULL_KEY = encode(NULL_KEY)
 _TRIED_TWICE = 16
 """Number of records of a task for which a key function is called twice."""
@@ -61,6 +67,7 @@ class TaskOutput:
         self._operator = operator
         self.tried_keys: set[int] = set()
         """Keys, by identity, whose functions were called twice for some records."""
+        self._rooms: dict[str, _Room] = {}
         self._prefix = f"{batch.checkpoint_id:010d}-{operator}-{label}-{batch.attempt_id[:12]}"
 
     @property
@@ -109,8 +116,29 @@ class TaskOutput:
         if is_broadcast:
             self.report.broadcast.setdefault(stage_name, []).append(self._for_all(table))
             return
-        file = write_transit(self._transit, f"{self._name()}.arrows", table, self._batch)
-        self.report.transit.setdefault(stage_name, []).append(file)
+        self._stage(f"stage {stage_name}", table, partial(self._stage_transit, stage_name))
+
+    def _stage_transit(self, stage_name: str, table: pa.Table) -> None:
+        stage = plan_of(self._batch.code).stage(stage_name)
+        for block in blocks(table, block_limit(self._batch, len(stage.sources) + len(stage.after))):
+            file = write_transit(self._transit, f"{self._name()}.arrows", block, self._batch)
+            self.report.transit.setdefault(stage_name, []).append(file)
+
+    def _stage(self, room: str, rows: pa.Table, stage: Callable[[pa.Table], None]) -> None:
+        """Stage rows: at once, or where memory has a limit when all rows that wait take more than their part of it."""
+        limit = self._batch.memory_for(_WAITING)
+        if limit is None:
+            stage(rows)
+            return
+        rooms = self._rooms
+        rooms.setdefault(room, _Room(stage)).take(rows)
+        while sum(waiting.size for waiting in rooms.values()) > min(limit, _LONGEST):
+            max(rooms.values(), key=lambda waiting: waiting.size).end()
+
+    def end(self) -> None:
+        """Stage all rows that wait. Called at the end of each way."""
+        for room in self._rooms.values():
+            room.end()
 
     def for_calls(self, wait: str, table: pa.Table) -> None:
         """Stage rows, at least one, for a later task that makes the calls of an async wait."""
@@ -132,7 +160,10 @@ class TaskOutput:
 
         Raises `UnfitRecord` for a row that the sink's table cannot hold.
         """
-        self._output(sink, self._rows_for(sink).append(rows))
+        staged = self._rows_for(sink)
+        self._stage(
+            f"sink {sink}", staged.fitted(rows), lambda fitted: self._output(sink, staged.append_fitted(fitted))
+        )
 
     def changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         """Stage a materializer's changes: for a merge, or as a log of changes if the sink is append-only.
@@ -190,11 +221,39 @@ class TaskOutput:
         return f"{self._prefix}-{clock.unique_id()[:12]}"
 
 
+@dataclass(slots=True)
+class _Room:
+    """Rows that wait until they are a file's worth; `stage` makes a file of them."""
+
+    stage: Callable[[pa.Table], None]
+    parts: list[pa.Table] = field(default_factory=list)
+    size: int = 0
+
+    def take(self, rows: pa.Table) -> None:
+        self.parts.append(rows)
+        self.size += rows.nbytes
+
+    def end(self) -> None:
+        parts, self.parts, self.size = self.parts, [], 0
+        if parts:
+            self.stage(parts[0] if len(parts) == 1 else pa.concat_tables(parts).combine_chunks())
+
+
 @dataclass(frozen=True, slots=True)
-class SinkFiles(Outlet):
-    """End of a way at an append-only sink. `maker` is the step or operator that made the records."""
+class _Staging(Outlet):
+    """End of a way whose rows become files of a task."""
 
     output: TaskOutput
+
+    def end(self) -> None:
+        """Stage rows that wait for others."""
+        self.output.end()
+
+
+@dataclass(frozen=True, slots=True)
+class SinkFiles(_Staging):
+    """End of a way at an append-only sink. `maker` is the step or operator that made the records."""
+
     sink: str
     record: type[msgspec.Struct]
     maker: str
@@ -224,10 +283,9 @@ class SinkFiles(Outlet):
 
 
 @dataclass(frozen=True, slots=True)
-class Transit(Outlet):
+class Transit(_Staging):
     """End of a way in a task, at a keyed stage. `maker` is the step or operator that made the records."""
 
-    output: TaskOutput
     to: ToStage
     record: type[msgspec.Struct]
     maker: str

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from headrace.api.graph import SourceNode
 from headrace.errors import SourceError
@@ -26,11 +28,14 @@ from headrace.run.rows import ColumnarRows, Taker, handed_on
 from headrace.run.watch import CALLS, SOURCES, StopSign, TaskNotes
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable, why_unreadable
 from headrace.sources.position import rows_in
-from headrace.sources.registry import read_rows_of
+from headrace.sources.registry import read_parts_of, read_rows_of
 from headrace.sources.row_check import CheckedRows, RefusedRows, RowCheck
 from headrace.sources.source import InputFile
 from headrace.state.key_groups import key_group_range
 from headrace.tables.changelog import QuarantineRow
+
+_PARTS: Final = 8
+"""Part of a task's memory, one of so many, for the rows of a file that are read at once."""
 
 
 def run_source(task: SourceTask) -> TaskReport:
@@ -67,9 +72,14 @@ def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput, notes: T
     of = sum(file.taken for file in task.files)
     notes.measured_by(lambda: TaskProgress(operator=source.name, rows=reader.rows, of=of))
     parts = []
+    is_in_turn = task.batch.max_memory is not None and all(file.ordinals is None for file in task.files)
     for file in task.files:
-        if (rows := reader.read(file)) is not None:
-            parts.append(rows)
+        for rows in reader.read(file):
+            if is_in_turn:
+                pipe.take(rows)
+            else:
+                parts.append(rows)
+            notes.note()
         notes.note()
     output.quarantine(reader.quarantined)
     output.count(rows_in=reader.rows, ahead=reader.ahead, doubtful_times=reader.doubtful)
@@ -107,6 +117,10 @@ class _Slice:
         """Return the number in the file of a taken row."""
         return file.first_row + row if self.positions is None else int(self.positions[row].as_py())
 
+    def raw(self, file: InputFile, row: int) -> str:
+        """Return a taken row as the quarantine stores it."""
+        return self.rows.raw(self.position(file, row) - self.rows.first)
+
     def problems(self, file: InputFile) -> dict[int, str]:
         """Return the reasons why rows cannot be read, by their index among the taken rows."""
         problems_by_row = self.rows.problems
@@ -120,6 +134,13 @@ class _Slice:
         }
 
 
+def _part_of(file: InputFile, rows: FileRows) -> InputFile:
+    """Return the taken rows of a file that are among these."""
+    first = max(file.first_row, rows.first)
+    last = min(file.first_row + file.taken, rows.first + rows.table.num_rows)
+    return replace(file, first_row=first, last_row=last, first_ordinal=file.first_ordinal + first - file.first_row)
+
+
 class _FileReader:
     """Reader of one source's files. It collects the rows and files for the quarantine."""
 
@@ -131,14 +152,52 @@ class _FileReader:
         self._task = task
         self._source = source
 
-    def read(self, file: InputFile) -> ColumnarRows | None:
-        """Return the good rows of a file in arrival order; None if it has none.
+    def read(self, file: InputFile) -> Iterator[ColumnarRows]:
+        """Yield the good rows of a file in arrival order: at once, or in parts where memory has a limit and the file allows it.
 
         Raises `SourceError` for a bad file or row, unless the configuration puts it into quarantine.
         """
-        rows = self._rows(file)
-        if rows is None:
-            return None
+        if (limit := self._limit(file)) is None:
+            rows = self._rows(file)
+            if rows is not None and (good := self._taken(file, rows)) is not None:
+                yield good
+            return
+        noted = len(self.refused)
+        for rows in self._parts(file, limit):
+            part = file if rows.of is None else _part_of(file, rows)
+            if part.taken >= 0 and (good := self._taken(part, rows)) is not None:
+                yield good
+            if rows.of is not None:
+                self._note_together(file, noted)
+
+    def _limit(self, file: InputFile) -> int | None:
+        """Return the bytes of a part of a file, if it may be read in parts; None otherwise.
+
+        Whether a file goes to the quarantine, and which order its rows have, is known only when all of it has been read.
+        """
+        task = self._task
+        is_plain = file.picked is None and file.ordinals is None and not self._source.order_by
+        return task.batch.memory_for(_PARTS) if is_plain and task.on_bad_file == "fail" else None
+
+    def _parts(self, file: InputFile, limit: int) -> Iterator[FileRows]:
+        """Yield the rows of a file. Raises `SourceError` if it cannot be read as a whole."""
+        try:
+            for rows in read_parts_of(file, self._source, self._task.batch.folder, limit):
+                if (problem := self._problem(file, rows)) is not None:
+                    self._refuse_file(file, SourceError(problem), rows)
+                yield rows
+        except UNREADABLE as error:
+            raise unreadable(self._source.name, file.path, error) from error
+
+    def _note_together(self, file: InputFile, noted: int) -> None:
+        """Join what was noted on the refused rows of the parts of a file, behind the first `noted` of all notes."""
+        if parts := self.refused[noted:]:
+            rows = sum(part.rows for part in parts)
+            is_whole = rows == file.rows
+            self.refused[noted:] = [RefusedRows(file.path, rows, is_whole=is_whole, error=parts[0].error)]
+
+    def _taken(self, file: InputFile, rows: FileRows) -> ColumnarRows | None:
+        """Return the good rows among those that are taken of a file; None if there are none."""
         check = self._check(rows)
         try:
             taken = self._slice(file, rows)
@@ -177,7 +236,7 @@ class _FileReader:
             return _Slice(rows, table.take(positions), positions, self._ordinals(file, taken))
         order = arrival_order(table, self._source)
         if order is None:
-            return _Slice(rows, table.slice(file.first_row, taken), None, self._ordinals(file, taken))
+            return _Slice(rows, table.slice(file.first_row - rows.first, taken), None, self._ordinals(file, taken))
         positions = order.slice(file.first_row, taken)
         return _Slice(rows, table.take(positions), positions, self._ordinals(file, taken))
 
@@ -213,9 +272,8 @@ class _FileReader:
         if (problem := self._check(rows).problem(table)) is not None:
             return problem
         # The arrival order of other files depends on this number.
-        return (
-            f"{counted(table.num_rows, 'row')}, {file.rows} when the run began" if table.num_rows != file.rows else None
-        )
+        count = table.num_rows if rows.of is None else rows.of
+        return f"{counted(count, 'row')}, {file.rows} when the run began" if count != file.rows else None
 
     def _refuse_row(self, file: InputFile, taken: _Slice, row: int, error: str) -> None:
         position = taken.position(file, row)
@@ -225,7 +283,7 @@ class _FileReader:
                 f"set 'sources.{self._source.name}.on_bad_row: quarantine' to go on without such rows."
             )
             raise SourceError(msg)
-        raw = taken.rows.raw(position)
+        raw = taken.raw(file, row)
         self.quarantined.append(QuarantineRow.of_row(self._source.name, file.name, position, raw, error))
 
     def _note_refused(self, file: InputFile, taken: _Slice, bad: Sequence[BadRow]) -> None:

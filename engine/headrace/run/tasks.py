@@ -96,7 +96,7 @@ def run_keyed_task(payload: bytes, index: int, transit: Sequence[TransitFile]) -
     def run() -> TaskReport:
         task = _decoded(payload, KeyedTask)
         takes = plan_of(task.batch.code).keyed[task.stage].takes
-        return run_keyed(task, index, read_share(transit, index, takes, task.batch.folder))
+        return run_keyed(task, index, read_share(transit, index, takes, task.batch.folder, task.batch.memory_for(1)))
 
     return _guarded(run, index)
 

@@ -2,6 +2,10 @@
 
 A task that writes rows sorts them by the keyed tasks that own them. The file is a plain Arrow stream, and its description says where
 the share of each task lies. So all tasks together read each row once, however many they are.
+
+Where memory has a limit, a task writes its rows in several files: blocks, each of them in arrival order. Their descriptions say where
+the share of each task begins in this order. A task reads a few blocks at once, and passes on what comes before all blocks that it has
+not read. So rows come in the same order, whatever the limit.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from headrace import threads
 from headrace.names import counted
@@ -24,6 +29,9 @@ from headrace.storage.storage import Storage
 
 FILES_AT_ONCE: Final = 16
 """Number of files that a task reads at once from an object store, where each is a request."""
+
+_READ_AT_ONCE: Final = 8
+"""Part of a task's memory, one of so many, for the rows that it reads at once, and as much for those that wait for others before them."""
 
 _OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
@@ -63,6 +71,29 @@ def _key_groups(keys: pa.BinaryArray, max_parallelism: int) -> pa.Int32Array:
     return groups.take(encoded.indices)
 
 
+def blocks(rows: pa.Table, limit: int | None) -> Iterator[pa.Table]:
+    """Yield rows in arrival order, in blocks of at most `limit` bytes, or of one row; all as they are, where these are within the limit."""
+    if limit is None or rows.nbytes <= limit:
+        yield rows
+        return
+    orders = rows["order"].combine_chunks()
+    yield from _halved(rows if _is_sorted(orders) else rows.sort_by("order"), limit)
+
+
+def _halved(rows: pa.Table, limit: int) -> Iterator[pa.Table]:
+    if rows.num_rows == 1 or rows.nbytes <= limit:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _halved(rows.slice(0, half), limit)
+    yield from _halved(rows.slice(half), limit)
+
+
+def block_limit(batch: BatchSettings, writers: int) -> int | None:
+    """Return the most bytes of a block, where so many stages write: a reader may hold one of each of their tasks. None: any number."""
+    return batch.memory_for(_READ_AT_ONCE * batch.parallelism * writers)
+
+
 def write_transit(folder: Storage, name: str, rows: pa.Table, batch: BatchSettings) -> TransitFile:
     """Write rows, at least one, as a file; return its description. Raises `StorageError` when the storage refuses."""
     shares = _Shares.of(rows, batch)
@@ -76,7 +107,8 @@ def write_transit(folder: Storage, name: str, rows: pa.Table, batch: BatchSettin
                 ends.append(stream.tell())
 
     folder.put(name, write, survives=False)
-    return TransitFile(path=folder.within(name), ends=ends, rows=shares.rows)
+    file = TransitFile(path=folder.within(name), ends=ends, rows=shares.rows)
+    return file if batch.max_memory is None else replace(file, firsts=shares.firsts(), sizes=shares.sizes())
 
 
 class _Shares(msgspec.Struct, frozen=True):
@@ -107,23 +139,67 @@ class _Shares(msgspec.Struct, frozen=True):
             yield self.sorted.slice(begin, count)
             begin += count
 
+    def firsts(self) -> list[bytes]:
+        """Return the first place in each share."""
+        return [pc.min(share["order"]).as_py() or b"" for share in self.tables()]
 
-def read_share(files: Sequence[TransitFile], index: int, takes: Takes, storage: Storage) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of task `index` in arrival order, in batches.
+    def sizes(self) -> list[int]:
+        """Return the bytes of each share."""
+        return [share.nbytes for share in self.tables()]
+
+
+def read_share(
+    files: Sequence[TransitFile], index: int, takes: Takes, storage: Storage, limit: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of task `index` in arrival order, in batches; `limit` is the memory of a task.
 
     What it raises is raw: Spark repeats a task that could not read, and no task repeats one that reports an error of Headrace.
     """
     schema = transit_schema(takes)
-    own = [file for file in files if file.rows[index]]
+    held: list[pa.RecordBatch] = []
+    for part, end in _parts([file for file in files if file.rows[index]], index, limit):
+        tables = _shares_of(part, index, schema, storage)
+        if held:
+            tables.append(pa.Table.from_batches(held, schema))
+            held = []
+        for batch in _in_order(tables):
+            count = batch.num_rows if end is None else pc.sum(pc.less(batch["order"], end)).as_py()
+            if count:
+                yield batch.slice(0, count)
+            if count < batch.num_rows:
+                held.append(batch.slice(count))
+
+
+def _parts(
+    files: Sequence[TransitFile], index: int, limit: int | None
+) -> Iterator[tuple[Sequence[TransitFile], bytes | None]]:
+    """Yield files that a task reads at once, in the order of their first rows, each time with the first place of all others behind them."""
+    if limit is None:
+        yield files, None
+        return
+    files = sorted(files, key=lambda file: file.firsts[index])
+    begin = 0
+    while begin < len(files):
+        end, size = begin + 1, files[begin].sizes[index]
+        while end < len(files) and (size := size + files[end].sizes[index]) <= limit // _READ_AT_ONCE:
+            end += 1
+        yield files[begin:end], files[end].firsts[index] if end < len(files) else None
+        begin = end
+
+
+def _shares_of(files: Sequence[TransitFile], index: int, schema: pa.Schema, storage: Storage) -> list[pa.Table]:
     if storage.is_on_local_disk:
-        tables = [_share_of(file, index, schema, storage) for file in own]
-    else:
-        parts = [own[at : at + FILES_AT_ONCE] for at in range(0, len(own), FILES_AT_ONCE)]
-        tables = [
-            table
-            for part in parts
-            for table in threads.in_parallel(lambda file: _share_of(file, index, schema, storage), part)
-        ]
+        return [_share_of(file, index, schema, storage) for file in files]
+    parts = [files[at : at + FILES_AT_ONCE] for at in range(0, len(files), FILES_AT_ONCE)]
+    return [
+        table
+        for part in parts
+        for table in threads.in_parallel(lambda file: _share_of(file, index, schema, storage), part)
+    ]
+
+
+def _in_order(tables: list[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of tables in arrival order. Empties the list: else all rows are there twice."""
     if not tables:
         return
     try:
@@ -131,7 +207,7 @@ def read_share(files: Sequence[TransitFile], index: int, takes: Takes, storage: 
     except pa.ArrowInvalid:  # 2 GiB of text, more than a column can hold
         yield from _sorted_in_parts([batch for table in tables for batch in table.to_batches()])
         return
-    del tables
+    tables.clear()
     ordered = rows if _is_sorted(rows["order"].combine_chunks()) else rows.sort_by("order")
     yield from ordered.to_batches(max_chunksize=ROWS_AT_ONCE)
 

@@ -49,13 +49,23 @@ class StagedRows:
 
     def append(self, rows: pa.Table) -> list[OutputFile]:
         """Stage rows, at least one, with the columns of an append-only sink."""
+        return self.append_fitted(self.fitted(rows))
+
+    def fitted(self, rows: pa.Table) -> pa.Table:
+        """Return rows with the columns of an append-only sink as its table has them."""
         rows, columns = self.staging.fitted(rows), self.staging.partition_by
-        if not self.staging.in_table:
+        if self.staging.in_table:
+            check_folder_names(rows, columns, is_merged=not self.has_folders)
+        else:
             check_partition_values(rows, columns)
+        return rows
+
+    def append_fitted(self, rows: pa.Table) -> list[OutputFile]:
+        """Stage rows, at least one, that are `fitted`."""
+        if not self.staging.in_table:
             return [self._apart(rows)]
-        check_folder_names(rows, columns, is_merged=not self.has_folders)
         files = []
-        for partition, part in by_partition(rows, columns):
+        for partition, part in by_partition(rows, self.staging.partition_by):
             name = f"{folders_of(partition)}{self.new_name()}"
             staged = self.folder.at(self.place).stage(name, part)
             files.append(OutputFile(staged.path, staged.rows, staged.size, partition, self.staging.form))

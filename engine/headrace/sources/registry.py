@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -14,7 +14,8 @@ from headrace.errors import ConfigError
 from headrace.sources.corrected import CorrectedSource, connection_name
 from headrace.sources.delta.source import DeltaSource
 from headrace.sources.folder.format import FileRows
-from headrace.sources.folder.formats import FORMATS
+from headrace.sources.folder.formats import FORMATS, options_of
+from headrace.sources.folder.partitions import read_parts_in_folder
 from headrace.sources.folder.source import FolderSource
 from headrace.sources.kafka.landed import Topic, landed_folder
 from headrace.sources.kafka.source import KafkaSource
@@ -83,3 +84,15 @@ def read_rows_of(file: SourceFile | InputFile, node: SourceNode, storage: Storag
     Raises one of `headrace.sources.folder.format.UNREADABLE`.
     """
     return _READERS[file.format](file, node, storage)
+
+
+def read_parts_of(file: InputFile, node: SourceNode, storage: Storage, limit: int) -> Iterator[FileRows]:
+    """Yield the rows of a file of any kind of source, in parts of about `limit` bytes, where its format allows it, and else all at once.
+
+    Raises one of `headrace.sources.folder.format.UNREADABLE`.
+    """
+    if KINDS.get(file.format) is not FolderSource:
+        yield read_rows_of(file, node, storage)
+        return
+    options = options_of(file.format, file.facts)
+    yield from read_parts_in_folder(storage.at(file.path), file.name, node, options, limit)

@@ -61,6 +61,8 @@ MISTAKES = {
         ["schedule.after", "the same hour is two partitions"],
     ),
     "a missing key": ("schedule: {cron: '@daily'}\n", ["schedule.start: this key is missing"]),
+    "little memory": ("max_memory: 1000\n", ["demo.yaml:10", "max_memory", "it must be >= 16777216"]),
+    "memory with a unit": ("max_memory: 1 GB\n", ["demo.yaml:10", "max_memory", "a whole number", "(1 GB)"]),
     "too many tasks": ("max_parallelism: 4\nparallelism: 5\n", ["demo.yaml:11", "parallelism", "(4) key groups"]),
     "far too many tasks": ("max_parallelism: 100000\nparallelism: 100000\n", ["demo.yaml:11", "<= 32768"]),
     "an interval without pattern": ("mode: interval\n", ["sources.events", "'interval', the pattern"]),

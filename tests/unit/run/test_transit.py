@@ -16,7 +16,7 @@ from headrace.records.order import record_order
 from headrace.records.record_columns import to_struct_array
 from headrace.run import transit
 from headrace.run.rows import ColumnarRows
-from headrace.run.transit import read_share, transit_table, write_transit
+from headrace.run.transit import block_limit, blocks, read_share, transit_table, write_transit
 from headrace.state.codec import encode
 from headrace.state.key_groups import key_group, key_group_range
 from headrace.storage.files import Files
@@ -35,27 +35,42 @@ class Other(Struct, frozen=True):
     text: str | None
 
 
-def settings(tasks):
-    return SimpleNamespace(max_parallelism=GROUPS, parallelism=tasks)
+def settings(tasks, memory=None):
+    def memory_for(part):
+        return None if memory is None else max(1, memory // part)
+
+    return SimpleNamespace(max_parallelism=GROUPS, parallelism=tasks, max_memory=memory, memory_for=memory_for)
 
 
-def staged(folder, name, records, tasks, *, takes=(Item,), number=0):
-    """Write records, whose places are their numbers, as a file in transit."""
+def table_of(records, takes=(Item,), number=0):
+    """Return records, whose places are their numbers, as rows for transit."""
     orders = pa.array([record_order(place) for place, _, _ in records], pa.binary())
     times = pa.array([place for place, _, _ in records], pa.int64())
     kinds = pa.array([0] * len(records), pa.int32())
     keys = pa.array([encode(key) for _, key, _ in records], pa.binary())
     columns = to_struct_array([record for _, _, record in records], takes[number])
     rows = ColumnarRows(takes[number], orders, times, kinds, columns)
-    return write_transit(folder, name, transit_table(takes, number, rows, keys, GROUPS), settings(tasks))
+    return transit_table(takes, number, rows, keys, GROUPS)
+
+
+def staged(folder, name, records, tasks, *, takes=(Item,), number=0):
+    """Write records as a file in transit."""
+    return write_transit(folder, name, table_of(records, takes, number), settings(tasks))
+
+
+def staged_in_blocks(folder, name, records, tasks, memory):
+    """Write records as files in transit, with a limit of memory."""
+    batch = settings(tasks, memory)
+    parts = blocks(table_of(records), block_limit(batch, 1))
+    return [write_transit(folder, f"{name}-{at}.arrows", part, batch) for at, part in enumerate(parts)]
 
 
 def items(keys):
     return [(number, key, Item(key, number, [number / 3, None])) for number, key in enumerate(keys)]
 
 
-def share(files, index, folder, takes=(Item,)):
-    return [row for part in read_share(files, index, takes, folder) for row in part.to_pylist()]
+def share(files, index, folder, takes=(Item,), limit=None):
+    return [row for part in read_share(files, index, takes, folder, limit) for row in part.to_pylist()]
 
 
 @pytest.fixture(params=["disk", "object store"])
@@ -83,6 +98,64 @@ def test_tasks_share_all_rows_in_arrival_order(tmp_path_factory, keys, tasks, fi
         assert [row["in0"] for row in share(written, index, folder)] == [
             {"key": item.key, "number": item.number, "parts": item.parts} for item in own
         ]
+
+
+@given(
+    keys=st.lists(st.sampled_from("abcdefghij"), max_size=60),
+    tasks=st.integers(1, 5),
+    writers=st.integers(1, 3),
+    memory=st.sampled_from([1, 2000, 20_000, 100_000]),
+    data=st.data(),
+)
+def test_limits_of_memory_keep_rows_and_order(tmp_path_factory, keys, tasks, writers, memory, data):
+    folder = Storage(str(tmp_path_factory.mktemp("transit")))
+    mixed = data.draw(st.permutations(items(keys)))
+    parts = [
+        sorted(part) if data.draw(st.booleans()) else part for at in range(writers) if (part := mixed[at::writers])
+    ]
+    whole = [staged(folder, f"{at}.arrows", part, tasks) for at, part in enumerate(parts)]
+    divided = [file for at, part in enumerate(parts) for file in staged_in_blocks(folder, str(at), part, tasks, memory)]
+    with mock.patch.object(transit, "ROWS_AT_ONCE", data.draw(st.sampled_from([3, 100]))):
+        for index in range(tasks):
+            assert share(divided, index, folder, limit=memory) == share(whole, index, folder)
+
+
+@contextmanager
+def counted_memory():
+    """Note the bytes of rows that a reader puts in order at once."""
+    sizes, real = [], transit._in_order
+
+    def in_order(tables):
+        sizes.append(sum(table.nbytes for table in tables))
+        return real(tables)
+
+    with mock.patch.object(transit, "_in_order", in_order):
+        yield sizes
+
+
+@pytest.mark.parametrize("keys", [[f"key-{number % 500}" for number in range(8000)], ["hot"] * 8000])
+@pytest.mark.parametrize("tasks", [1, 4])
+def test_readers_hold_a_part_of_their_memory(tmp_path, keys, tasks):
+    """Each task is a writer, too, of rows between those of all others. Also where one key has all rows, memory is enough."""
+    folder, memory, records = Storage(str(tmp_path)), 300_000, items(keys)
+    files = [
+        file for at in range(tasks) for file in staged_in_blocks(folder, str(at), records[at::tasks], tasks, memory)
+    ]
+    whole = table_of(records).nbytes
+    assert whole > 2 * memory
+    assert max(map(max, (file.sizes for file in files))) <= memory / (8 * tasks)
+    for index in range(tasks):
+        with counted_memory() as sizes:
+            share(files, index, folder, limit=memory)
+        assert max(sizes, default=0) <= memory / 4
+
+
+def test_row_beyond_all_memory_comes_alone(tmp_path):
+    folder = Storage(str(tmp_path))
+    records = [(0, "a", Item("a", 0)), (1, "a", Item("x" * 100_000, 1)), (2, "a", Item("a", 2))]
+    files = staged_in_blocks(folder, "0", records, 1, 10_000)
+    assert [file.rows for file in files] == [[1], [1], [1]]
+    assert [row["timestamp"] for row in share(files, 0, folder, limit=10_000)] == [0, 1, 2]
 
 
 def test_files_are_plain_streams(tmp_path):

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import contextmanager
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.execution import keyed_process
+from headrace.run import transit
+from headrace.run.messages import BatchSettings
 from headrace.testing import PipelineHarness
 from tests.jobs.graphs import Ask, Program
 from tests.unit.support.fuzzing import examples
 
 PLACES = ("ingest.after", "task.half", "run.after", "commit.before", "commit.after", "publish.after")
+
+
+NOTHING = MappingProxyType({})
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -42,14 +49,23 @@ def fed_in_turns(program, harness, chance):
         yield
 
 
-def check(seed, *, crashes=False, holds=False, end=False, waits=False):
+@contextmanager
+def little_memory(size):
+    """Let the tasks of jobs with a limit have this many bytes, far below what a job's file may say, and read few rows at once."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(BatchSettings, "memory_for", lambda batch, part: batch.max_memory and max(1, size // part))
+        patched.setattr(transit, "ROWS_AT_ONCE", 3)
+        yield {"max_memory": 1 << 24}
+
+
+def check(seed, *, crashes=False, holds=False, end=False, waits=False, job=NOTHING):
     program, chance = Program(seed, has_waits=waits), random.Random(seed + 1)
     harness = PipelineHarness(
         program.pipeline(),
         bucket=program.bucket,
         parallelism=chance.choice([1, 2, 3]),
         files_per_batch=chance.choice([1, 2, 16]),
-        job={"sources": {source.name: source.settings for source in program.inputs}},
+        job={"sources": {source.name: source.settings for source in program.inputs}, **job},
     )
     for _ in fed_in_turns(program, harness, chance):
         if chance.random() < 0.5:
@@ -66,6 +82,7 @@ def check(seed, *, crashes=False, holds=False, end=False, waits=False):
 
 
 SEEDS = st.integers(0, 1 << 32)
+SIZES = st.sampled_from([1, 1000, 5000, 20_000])
 FEW = examples(4)
 
 
@@ -90,6 +107,13 @@ def test_crashes_and_holds_change_no_graph(seed):
 
 
 @FEW
+@given(seed=SEEDS, size=SIZES)
+def test_limits_of_memory_change_no_graph(seed, size):
+    with little_memory(size) as job:
+        check(seed, crashes=True, holds=True, waits=True, job=job)
+
+
+@FEW
 @given(seed=SEEDS)
 def test_end_of_input_fires_every_timer(seed):
     check(seed, end=True)
@@ -106,6 +130,14 @@ def test_waits_in_order_change_no_graph(seed):
 @given(seed=SEEDS, crashes=st.booleans(), holds=st.booleans(), end=st.booleans(), waits=st.booleans())
 def test_many_random_graphs_equal_loops(seed, crashes, holds, end, waits):
     check(seed, crashes=crashes, holds=holds, end=end, waits=waits)
+
+
+@pytest.mark.long
+@examples(24)
+@given(seed=SEEDS, size=SIZES, holds=st.booleans(), end=st.booleans(), waits=st.booleans())
+def test_little_memory_changes_no_random_graph(seed, size, holds, end, waits):
+    with little_memory(size) as job:
+        check(seed, holds=holds, end=end, waits=waits, job=job)
 
 
 def test_sampled_programs_cover_the_hard_cases():

@@ -72,7 +72,7 @@ class RowsBefore(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """All rows of a file, also bad ones, in the file's order.
+    """All rows of a file, or a part of them, also bad ones, in the file's order.
 
     `problems` has the reasons of bad rows by row number; a bad row is null in each column that cannot be read. `texts` returns
     a row's text in the file; None for formats without text, whose rows are columns only.
@@ -87,6 +87,11 @@ class FileRows:
     """Facts of the rows that a Spark transform made these rows of; None: no transform did."""
     is_refused_by_folder: bool = False
     """True: all rows are refused for a value in the name of their folder. That brought them together, so the file is not wrong as a whole."""
+
+    first: int = 0
+    """Number in the file of the first row: these are a part of its rows, unless `of` is None."""
+    of: int | None = None
+    """Number of rows of the file, of which these are a part; None: these are all of them."""
 
     def raw(self, number: int) -> str:
         """Return a row as the quarantine stores it: its text, or a JSON object of its columns."""

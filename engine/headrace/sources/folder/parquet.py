@@ -25,6 +25,11 @@ _PER_MICROSECOND: Final = 1_000
 _ROWS_PER_BYTE: Final = 1 << 17
 """No writer packs more rows into a byte: a group of 64 Mi rows, the largest that Arrow writes, has a footer of hundreds of bytes."""
 
+_ROWS_AT_ONCE: Final = 20_000
+"""Most rows that a step of reading in parts takes."""
+_STEPS: Final = 8
+"""Number of steps in which a part is read, by what the footer says of the size of rows. They take more memory where values repeat."""
+
 _END: Final = 1 << 16
 """Number of bytes at the end of a file that are read at once, as Arrow does: most footers are shorter."""
 _FOOTER_SIZE: Final = 8
@@ -84,6 +89,36 @@ class ParquetColumns:
             if column in old and _is_finer(table.column(place), fine[column]):
                 table = table.set_column(place, column, _in_nanoseconds(column, table.column(place), fine[column]))
         return table
+
+    def can_be_read_in_parts(self) -> bool:
+        """Return whether parts of the file tell the same of its columns as the whole: times of INT96 are looked at together."""
+        return self.rows > 0 and not self._int96()
+
+    def parts(self, limit: int) -> Iterator[pa.Table]:
+        """Yield the rows in parts of about `limit` bytes.
+
+        Raises `pa.ArrowException` where they cannot be read, and `DamagedFileError` where the footer says another number of rows.
+        """
+        waiting, size, rows = [], 0, 0
+        for batch in self._file.iter_batches(batch_size=self._rows_within(limit // _STEPS)):
+            rows += batch.num_rows
+            waiting.append(batch)
+            size += batch.nbytes
+            if size >= limit:
+                yield pa.Table.from_batches(waiting)
+                waiting, size = [], 0
+        if waiting:
+            yield pa.Table.from_batches(waiting)
+        if self.schema.names and rows != self.rows:
+            msg = f"its footer says {counted(self.rows, 'row')}, and it has {rows:,}"
+            raise DamagedFileError(msg)
+
+    def _rows_within(self, size: int) -> int:
+        """Return the number of rows that take about so many bytes, at least one."""
+        groups = [self._footer.row_group(number) for number in range(self._footer.num_row_groups)]
+        whole = sum(group.total_byte_size for group in groups)
+        count: int = max(1, min(_ROWS_AT_ONCE, size * self.rows // max(whole, 1)))
+        return count
 
     def _open(self, unit: str, source: Any = None) -> Any:
         return pq.ParquetFile(source or self._place.open(), metadata=self._footer, coerce_int96_timestamp_unit=unit)

@@ -23,8 +23,9 @@ from headrace.records.defaults import defaults_of
 from headrace.records.foreign_values import raw_row, shown_value
 from headrace.records.plain_values import to_column
 from headrace.records.source_values import fitting
-from headrace.sources.folder.format import DamagedFileError, FileRows, wanted_columns
-from headrace.sources.folder.formats import read_file
+from headrace.sources.folder.format import DamagedFileError, FileRows, located, wanted_columns
+from headrace.sources.folder.formats import format_of, read_file
+from headrace.sources.folder.parquet import ParquetColumns, ParquetFiles
 from headrace.storage.storage import Storage
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -118,6 +119,24 @@ def read_in_folder(file: Storage, name: str, node: SourceNode, options: FileOpti
     for value in given:
         rows = _with_value(rows, value)
     return rows
+
+
+def read_parts_in_folder(
+    file: Storage, name: str, node: SourceNode, options: FileOptions, limit: int
+) -> Iterator[FileRows]:
+    """Yield the rows of a file in parts of about `limit` bytes, where its format allows it, and else all at once.
+
+    Raises one of `headrace.sources.folder.format.UNREADABLE`.
+    """
+    has_parts = isinstance(format_of(options), ParquetFiles) and not [*_given(name, node)]
+    columns = ParquetColumns(file) if has_parts else None
+    if columns is None or not columns.can_be_read_in_parts():
+        yield read_in_folder(file, name, node, options)
+        return
+    first = 0
+    for table in columns.parts(limit):
+        yield replace(located(table, node), first=first, of=columns.rows)
+        first += table.num_rows
 
 
 def _with_value(rows: FileRows, value: _Given) -> FileRows:

@@ -94,11 +94,16 @@ MOST_OBJECTS: Final = 500_000
 """Number of records above which they are not all in memory as objects at once, but one by one."""
 
 
-def by_key(columns: KeyedColumns) -> Iterator[list[BundledRecord]]:
-    """Yield the records of each key, in arrival order. Raises `NotInColumnsError` for too many records."""
+def objects_of(columns: KeyedColumns) -> list[BundledRecord]:
+    """Return the records as objects. Raises `NotInColumnsError` for too many records."""
     if len(columns.timestamps) > MOST_OBJECTS:
         raise NotInColumnsError
-    records = [*chain.from_iterable(columns.bundled())]
+    return [*chain.from_iterable(columns.bundled())]
+
+
+def by_key(columns: KeyedColumns) -> Iterator[list[BundledRecord]]:
+    """Yield the records of each key, in arrival order. Raises `NotInColumnsError` for too many records."""
+    records = objects_of(columns)
     numbers = columns.key_numbers.to_numpy()
     order = np.argsort(numbers, kind="stable")
     ends = np.searchsorted(numbers[order], np.arange(1, len(columns.keys)))

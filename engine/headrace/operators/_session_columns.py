@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import chain, compress
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 from headrace.api.batches import BundledRecord, ChangedEntry, ColumnResults, ColumnTimer, FiredTimer, KeyedColumns
 from headrace.api.functions import Context
 from headrace.operators._event_time import check_in_calendar
+from headrace.operators._part_columns import objects_of
 from headrace.operators._running_fields import are_additions
 from headrace.operators._slice_columns import parts_of
 from headrace.operators._window_results import WindowResult
@@ -168,7 +169,10 @@ class SessionColumns:
         self._span = span
 
     def in_sessions(self, columns: KeyedColumns) -> SessionedColumns | None:
-        """Return the records by key and session; None if a record is a retraction, or if the watermark before it has passed its time."""
+        """Return the records by key and session.
+
+        None if a record is a retraction, if the watermark before it has passed its time, or if too many merges come behind one another.
+        """
         times = columns.timestamps.to_numpy()
         if not are_additions(columns.kinds) or (columns.watermarks >= times).any():
             return None
@@ -183,6 +187,9 @@ class SessionColumns:
         )
         part_numbers = np.empty(len(times), np.int32)
         part_numbers[order] = np.fromiter(taken, np.int32, len(times))
+        levels = 1 + max(part.level for part in sessions.parts)
+        if levels > max(_FEW_LEVELS, len(times) // _RECORDS_OF_LEVEL):
+            return None
         until = _NEVER if columns.last_watermark is None else columns.last_watermark
         written, passing = sessions.numbered(until)
         given = {field.name: getattr(columns, field.name) for field in fields(KeyedColumns)} | {
@@ -251,22 +258,19 @@ class SessionColumns:
     def _accumulators(self, columns: SessionedColumns) -> list[Any]:
         """Return the accumulator of each part."""
         accumulators: list[Any] = [None] * len(columns.parts)
-        levels = np.array([part.level for part in columns.parts])
-        part_numbers = columns.key_numbers.to_numpy()
-        for level in range(levels.max() + 1):
-            at_level = [columns.parts[number] for number in np.flatnonzero(levels == level).tolist()]
-            for part in at_level:
+        for parts, some in _by_level(columns):
+            for part in parts:
                 accumulators[part.number] = self._begun(part, columns, accumulators)
-            chosen = levels[part_numbers] == level
-            numbers, of_record = np.unique(part_numbers[chosen], return_inverse=True)
-            some = replace(
-                _chosen(columns, chosen),
-                keys=[b""] * len(numbers),
-                key_numbers=pa.array(of_record.astype(np.int32)),
-                values=[accumulators[number] for number in numbers.tolist()],
-            )
-            for number, accumulator in zip(numbers.tolist(), self._parts(some), strict=True):
-                accumulators[number] = accumulator
+            if len(some.timestamps):
+                numbers, of_record = np.unique(some.key_numbers.to_numpy(), return_inverse=True)
+                added = replace(
+                    some,
+                    keys=[b""] * len(numbers),
+                    key_numbers=pa.array(of_record.astype(np.int32)),
+                    values=[accumulators[number] for number in numbers.tolist()],
+                )
+                for number, accumulator in zip(numbers.tolist(), self._parts(added), strict=True):
+                    accumulators[number] = accumulator
         return accumulators
 
     def _begun(self, part: _Part, columns: SessionedColumns, accumulators: Sequence[Any]) -> Any:
@@ -274,25 +278,47 @@ class SessionColumns:
         if not part.merged:
             return None if part.session.stored is None else columns.values[part.session.number]
         first, *others = part.merged
-        whole = deepcopy(accumulators[first.number])
+        # What no merge has made may share states with a stored accumulator, which must not change.
+        whole = accumulators[first.number] if first.merged else deepcopy(accumulators[first.number])
         for other in others:
             whole = self._result.merge(whole, accumulators[other.number])
         return whole
 
 
-def _chosen(columns: SessionedColumns, chosen: npt.NDArray[np.bool_]) -> KeyedColumns:
-    """Return some records."""
-    if chosen.all():
-        return columns
-    rows = pa.array(np.flatnonzero(chosen))
+def _by_level(columns: SessionedColumns) -> Iterator[tuple[Sequence[_Part], KeyedColumns]]:
+    """Yield the parts of each level, the lowest first, and their records."""
+    levels = np.array([part.level for part in columns.parts])
+    if not levels.any():
+        yield columns.parts, columns
+        return
+    objects: list[BundledRecord] = []
 
-    def bundled() -> Iterator[Sequence[BundledRecord]]:
-        yield [*compress(chain.from_iterable(columns.bundled()), chosen.tolist())]
+    def bundled(rows: Sequence[int]) -> Iterator[Sequence[BundledRecord]]:
+        if not objects:
+            objects.extend(objects_of(columns))
+        yield [objects[row] for row in rows]
 
-    return replace(
-        columns, records=columns.records.take(rows), timestamps=columns.timestamps.take(rows), bundled=bundled
-    )
+    numbers, highest = columns.key_numbers.to_numpy(), levels.max()
+    for parts, rows in zip(_split(levels, highest), _split(levels[numbers], highest), strict=True):
+        some = replace(
+            columns,
+            records=columns.records.take(pa.array(rows)),
+            timestamps=columns.timestamps.take(pa.array(rows)),
+            key_numbers=pa.array(numbers[rows]),
+            bundled=partial(bundled, rows.tolist()),
+        )
+        yield [columns.parts[number] for number in parts.tolist()], some
 
+
+def _split(levels: npt.NDArray[np.int64], highest: int) -> list[npt.NDArray[np.int64]]:
+    """Return the places of each level up to the highest one, in order."""
+    order = np.argsort(levels, kind="stable")
+    return np.split(order, np.searchsorted(levels[order], np.arange(1, highest + 1)))
+
+
+_FEW_LEVELS: Final = 8
+_RECORDS_OF_LEVEL: Final = 300
+"""Number of records for each level below which columns take longer than single records, where levels are not few."""
 
 _NEVER: Final = -(1 << 63)
 """A time before all others (ms)."""

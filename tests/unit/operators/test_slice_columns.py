@@ -40,6 +40,7 @@ from headrace.operators import (
 from headrace.operators._sliced_windows import SlicedAggregation
 from headrace.records.order import output_order, record_order, timer_order
 from headrace.records.record_columns import to_struct_array
+from headrace.run import keyed_stage
 from headrace.run.keyed_stage import ColumnWork
 from headrace.run.rows import ColumnarRows, elements_of
 from headrace.run.transit import transit_table
@@ -352,6 +353,31 @@ def test_sessions_merge_on_each_backend(result, tmp_path):
         assert taken == [True, True, True]
         for backend in backends:
             backend.close()
+
+
+@pytest.mark.parametrize("result", [Computed, Mixed, 2])
+def test_first_record_merges_stored_sessions(result):
+    given = [step(sale(0), sale(16), later=5, ends_batch=True), step(sale(8), later=9)]
+    assert equals_single_records(operator_of(Session(ms(9)), result), given, in_time=True) == [True, True]
+
+
+def merged_in_turn(number):
+    """Return records of which each second one merges the session of all before it with a new one."""
+    return [sale(0), *(sale(at) for start in range(16, 16 * number + 1, 16) for at in (start, start - 8))]
+
+
+@pytest.mark.parametrize(("merges", "others", "taken"), [(7, 0, True), (8, 0, False), (8, 2683, True)])
+def test_few_records_behind_many_merges_come_singly(merges, others, taken):
+    given = [step(*merged_in_turn(merges), *(sale(at, shop="b") for at in range(others)), later=40)]
+    assert equals_single_records(operator_of(Session(ms(9)), Mixed), given) == [taken]
+
+
+def test_merges_decode_records_once():
+    stage = Stage(operator_of(Session(ms(9)), Mixed), by_columns=True)
+    ((rows, watermarks),) = ordered([step(*merged_in_turn(7), later=40)], in_time=True)
+    with mock.patch.object(keyed_stage, "elements_of", wraps=elements_of) as decoded:
+        stage.run(rows, watermarks)
+    assert (len(decoded.mock_calls), stage.taken) == (len(batches_of(rows)), [True])
 
 
 def test_session_record_behind_its_time_is_taken_alone():

@@ -10,7 +10,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, Final, Generic, Protocol, TypeVar, overload
+
+KEPT: Final = "headrace-"
+"""Begin of the names of threads that the engine keeps until the process ends. They have no work then."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -32,6 +32,7 @@ from headrace.cli.proposal import Proposal
 from headrace.errors import ConfigError, EngineBug, HeadraceError, IntervalError, OpenIntervalError, StorageError
 from headrace.interrupts import watch
 from headrace.report import Report, Time
+from headrace.threads import KEPT
 
 _log = logging.getLogger(__name__)
 _INTERRUPTED = 130
@@ -489,10 +490,12 @@ def main() -> None:
 def _end_with_threads(end: SystemExit) -> None:
     """End the process at once if user code has left threads running: Python would wait for them, without a word and without an end.
 
-    Threads of the engine have ended by now, or are daemons.
+    Threads of the engine have ended by now, are daemons, or end with the process.
     """
     left = [
-        thread.name for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()
+        thread.name
+        for thread in threading.enumerate()
+        if not (thread.daemon or thread is threading.main_thread() or thread.name.startswith(KEPT))
     ]
     if not left:
         return

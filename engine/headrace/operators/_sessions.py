@@ -356,6 +356,8 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction
         span = await self.sessions.get(name)
         if span is None:
             return  # the session was freed, or merged into another
+        if name == ctx.namespace and timestamp != span.end - 1:
+            return  # the job had another gap, or lateness: it was the end of a session that had the same name then
         session = Live(name, span)
         if ctx.namespace.startswith(EARLY):
             await self._emit_early(session, timestamp, ctx)

@@ -20,6 +20,8 @@ from urllib.parse import unquote
 
 from pyarrow import fs
 
+from headrace.threads import KEPT
+
 Options = Mapping[str, str] | None
 """Options of an object store, with deltalake's names; None on disks."""
 
@@ -123,7 +125,7 @@ def _sync_all(paths: list[Path]) -> None:
 @cache
 def _syncing() -> ThreadPoolExecutor:
     """Return the threads that sync files. They serve again: a micro-batch syncs twenty times, and new threads took it 8 ms of CPU."""
-    return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-sync")
+    return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix=f"{KEPT}sync")
 
 
 os.register_at_fork(after_in_child=_syncing.cache_clear)  # a forked process has no threads but its first

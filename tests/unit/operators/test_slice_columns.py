@@ -380,6 +380,18 @@ def test_merges_decode_records_once():
     assert (len(decoded.mock_calls), stage.taken) == (len(batches_of(rows)), [True])
 
 
+@pytest.mark.parametrize("by_columns", [True, False])
+def test_old_timers_end_no_session_of_another_gap(by_columns):
+    """The session of a name was to end earlier, when the job had a gap of 5 ms."""
+    stage = Stage(operator_of(Session(ms(5)), Computed), by_columns=by_columns)
+    given = [step(sale(-20), later=5), step(sale(-20), sale(-10), later=10), step(later=40)]
+    micro_batches = ordered([part._replace(ends_batch=True) for part in given], in_time=True)
+    stage.run(*next(micro_batches))
+    stage.operator = operator_of(Session(ms(20)), Computed)
+    emitted = [result for batch in micro_batches for result in stage.run(*batch)[0]]
+    assert [(result.record.window_start, result.record.sales) for result in emitted] == [(-20, 2)]
+
+
 def test_session_record_behind_its_time_is_taken_alone():
     given = [step(sale(5), later=36), step(sale(5), later=20)]  # its session would end behind the watermark
     assert equals_single_records(operator_of(Session(ms(9)), Computed), given) == [False]

@@ -42,6 +42,7 @@ class Counting:
         self.entries = self.scans = self.scanned = 0
         self.items, self.close = backend.items, backend.close
         self.write_batch, self.visit, self.may_have = backend.write_batch, backend.visit, backend.may_have
+        self.may_have_kind = backend.may_have_kind
 
     def get_many(self, keys, /):
         self.entries += len(keys)

@@ -87,9 +87,8 @@ class ColumnWork:
             rows = pa.concat_batches(batches)
         except pa.ArrowInvalid:  # 2 GiB of text, more than a column can hold
             return False
-        last = max(self.watermarks).timestamp if are_all and self.watermarks else None
-        given = replace(self._with_entries(self._columns(rows, batches, function)), last_watermark=last)
-        columns = function.in_namespaces(given)
+        given = self._with_entries(self._columns(rows, batches, function, are_all=are_all))
+        columns = None if given is None else function.in_namespaces(given)
         if columns is None or len(columns.keys) > store.cache_limit:
             return False
         names = columns.keys
@@ -110,10 +109,12 @@ class ColumnWork:
         """Return the function's store of a kind."""
         return next((store for store in self.process.stores if isinstance(store, kind)), None)
 
-    def _with_entries(self, columns: KeyedColumns) -> KeyedColumns:
-        """Return the columns with the entries of the function's map."""
+    def _with_entries(self, columns: KeyedColumns) -> KeyedColumns | None:
+        """Return the columns with the entries of the function's map; None where these cannot be read together."""
         maps = self._store(MapStore)
-        return columns if maps is None else replace(columns, entries=maps.entries_of(columns.keys))
+        if maps is None:
+            return columns
+        return replace(columns, entries=maps.entries_of(columns.keys)) if maps.reads_together(columns.keys) else None
 
     def _change(self, keys: Sequence[bytes], results: ColumnResults) -> None:
         """Change the function's map and its timers, and emit what timers emit."""
@@ -126,7 +127,9 @@ class ColumnWork:
                 change(Timer(timer.timestamp, keys[timer.key], namespace=timer.namespace))
         self.process.fire(results.fired, sorted(self.watermarks))
 
-    def _columns(self, rows: pa.RecordBatch, batches: Sequence[pa.RecordBatch], function: Any) -> KeyedColumns:
+    def _columns(
+        self, rows: pa.RecordBatch, batches: Sequence[pa.RecordBatch], function: Any, *, are_all: bool
+    ) -> KeyedColumns:
         keys = rows["key"].dictionary_encode()
         return KeyedColumns(
             records=rows["in0"],
@@ -137,6 +140,7 @@ class ColumnWork:
             keys=keys.dictionary.to_pylist(),
             key_numbers=keys.indices,
             result_type=struct_type(output_type(function)),
+            last_watermark=max(self.watermarks).timestamp if are_all and self.watermarks else None,
             key_of=decode_key,
         )
 

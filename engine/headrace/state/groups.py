@@ -62,6 +62,11 @@ class GroupStore(StateStore):
         self._known_keys.update(absent)
         self._made += len(absent)
 
+    def reads_together(self, keys: Sequence[bytes]) -> bool:
+        """Return whether `read_groups` may read these keys: the cache holds them, and the backend needs no look-up for each."""
+        backend = self._backend
+        return (backend.is_in_memory or backend.scans_keys) and len(keys) <= self.cache_limit
+
     def read_groups(self, keys: Iterable[bytes]) -> None:
         """Cache the groups of some keys outside of namespaces."""
         groups = [self.group(key, "") for key in keys]

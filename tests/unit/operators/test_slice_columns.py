@@ -392,6 +392,14 @@ def test_old_timers_end_no_session_of_another_gap(by_columns):
     assert [(result.record.window_start, result.record.sales) for result in emitted] == [(-20, 2)]
 
 
+def test_sessions_without_scans_are_taken_alone():
+    backends = HashMapBackend(), HashMapBackend()
+    for backend in backends:
+        backend.is_in_memory = backend.scans_keys = False
+    taken = equals_single_records(operator_of(Session(ms(9)), Computed), MERGING, in_time=True, backends=backends)
+    assert taken == [False] * 3
+
+
 def test_session_record_behind_its_time_is_taken_alone():
     given = [step(sale(5), later=36), step(sale(5), later=20)]  # its session would end behind the watermark
     assert equals_single_records(operator_of(Session(ms(9)), Computed), given) == [False]

@@ -91,9 +91,10 @@ imports: .ready
 format: .ready
 	@$(RUN) ruff format . && $(RUN) ruff check --fix-only --quiet .
 
-# write docs/reference/ from the docstrings of the public doors, docs/types.md from the kinds of columns, and docs/metrics.md from the metrics
+# write docs/reference/ from the docstrings of public doors and of the configuration, docs/types.md from the kinds of columns, docs/metrics.md from the metrics
 reference: .ready
 	@$(RUN) .venv/bin/python setup/reference.py
+	@$(RUN) .venv/bin/python setup/configuration_page.py
 	@$(RUN) .venv/bin/python setup/types_page.py
 	@$(RUN) .venv/bin/python setup/metrics_page.py
 

@@ -23,10 +23,10 @@ def is_secret(key: str) -> bool:
 
 
 class ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cluster profile. Every key of the file is a field here, and no other key is allowed."""
+    """A cluster profile; [Running on a cluster](running-on-a-cluster.md) says which one to take."""
 
     master: str
-    """Spark master URL, such as local[2] or spark://spark-master:7077; sc://host:15002 is a server of Spark Connect."""
+    """Spark master URL, such as `local[2]` or `spark://spark-master:7077`; `sc://host:15002` is a server of Spark Connect."""
 
     parallelism: Tasks
     """Tasks per operator, unless the job or the command line says otherwise."""
@@ -41,10 +41,10 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Spark settings, by their full names."""
 
     storage: dict[str, Scalar] = {}
-    """Options of the object store for deltalake, such as AWS_ENDPOINT_URL. Secrets: "${NAME}"."""
+    """Options of the object store for deltalake, such as `AWS_ENDPOINT_URL`. Secrets: `"${NAME}"`."""
 
     connectors: tuple[Literal["delta", "s3", "kafka"], ...] = ("delta",)
-    """What Spark reads and writes with, from the jars of `headrace setup`. []: the cluster has Delta itself."""
+    """What Spark reads and writes with, from the jars of `headrace setup`. `[]`: the cluster has Delta itself."""
 
     jars: tuple[Location, ...] = ()
     """Further jars for the driver and the executors."""
@@ -56,7 +56,7 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Files that Spark puts into the working folder of each executor."""
 
     archives: tuple[Location, ...] = ()
-    """Archives that Spark unpacks there, such as a packed environment: env.tar.gz#environment."""
+    """Archives that Spark unpacks there, such as a packed environment: `env.tar.gz#environment`."""
 
     python: Location | None = None
     """The Python that starts jobs from Airflow, in an environment that has Headrace with Spark; null: the one that runs Airflow."""

@@ -49,7 +49,7 @@ from headrace.options import AsyncStateOptions, MaterializerOptions, Strategy
 
 
 class AirflowConfig(Section, frozen=True, kw_only=True):
-    """Where Airflow runs the tasks of the job's DAG, and the functions that it calls. Without Airflow it has no effect."""
+    """Where [Airflow](airflow.md) runs the tasks of the job's DAG, and whom it tells. Without Airflow it has no effect."""
 
     pool: str | None = None
     """The pool of the tasks; null: Airflow's default. Make it before the DAG runs."""
@@ -86,7 +86,7 @@ class AirflowConfig(Section, frozen=True, kw_only=True):
 
 
 class ScheduleConfig(Section, frozen=True, kw_only=True):
-    """When Airflow starts the job."""
+    """Intervals in which Airflow starts the job."""
 
     cron: str
     """Five cron fields, or @hourly, @daily, @weekly, @monthly, @yearly."""
@@ -101,7 +101,7 @@ class ScheduleConfig(Section, frozen=True, kw_only=True):
     """Whether Airflow starts a run when an interval ends; false: it only starts backfills, and runs by hand."""
 
     after: tuple[str, ...] = ()
-    """Names of assets, such as JOB.SINK: Airflow starts the run of an interval when each of them has an event for the interval's partition. Empty: when the interval ends."""
+    """Names of assets, such as JOB.SINK: Airflow starts the run of an interval when each of them has an event for [the interval's partition](airflow.md#partitions). Empty: when the interval ends."""
 
     def starts_at(self) -> datetime:
         """Return `start` as an aware timestamp."""
@@ -117,10 +117,10 @@ class StateConfig(Section, frozen=True, kw_only=True):
     """Folder or URI of the Delta tables; the job's are in `<root>/<name>/`."""
 
     name: Name | None = None
-    """The name that the job has in `root`, in `local` and in its sinks; null: the job's own. Set it to the former name when a job is renamed, and keep it."""
+    """The name that the job has in `root`, in `local` and in its sinks; null: the job's own. Set it to the former name when a job is [renamed](changing-jobs.md#rename-a-job), and keep it."""
 
     backend: Literal["rocksdb", "hashmap", "delta"] = "rocksdb"
-    """How tasks hold state while they run: on local disk, in memory, or looked up in the tables. Results do not depend on it."""
+    """[How tasks hold state](concepts.md#local-copies) while they run: on local disk, in memory, or looked up in the tables. Results do not depend on it."""
 
     local: Location = "var/local"
     """Folder on each worker for local copies of state. Losing it costs a reload, nothing else."""
@@ -133,7 +133,7 @@ class StateConfig(Section, frozen=True, kw_only=True):
 
 
 class WatermarkConfig(Section, frozen=True, kw_only=True):
-    """Frequency of watermarks."""
+    """How often [the watermark](concepts.md#buckets-and-watermarks) moves."""
 
     bucket: Count = 1000
     """Rows of arrival order between two watermarks. Part of the job's meaning: keep it."""
@@ -148,7 +148,7 @@ LINES: Final = "lines"
 
 
 class ServiceConfig(Section, frozen=True, kw_only=True):
-    """A service that async operators call."""
+    """A service that async functions call; `AsyncFunction.open` gets its URL by this name."""
 
     url: str
     """Base URL. Reports leave its query out: it may hold a secret."""
@@ -163,13 +163,13 @@ class ServiceConfig(Section, frozen=True, kw_only=True):
     """Calls at once that each task may make, likewise; null: no limit but the operators' capacity."""
 
     effects: bool = False
-    """Whether a call changes something outside: sends, orders, pays. Branches and backfills then refuse to call it, unless asked to."""
+    """Whether a call changes something outside: sends, orders, pays. [Branches and backfills](backfill.md#services) then refuse to call it, unless asked to."""
 
     keep_responses: Span | None = None
-    """How long the responses to each request are kept in the table `responses`, for replays; null: they are not kept."""
+    """How long the responses to each request are kept in the table `responses`, [for replays](backfill.md#services); null: they are not kept."""
 
     replay: Literal["responses", "call"] | None = None
-    """What branches and backfills do. responses: they take the responses that the job got and kept, and call only for other requests. call: they call again. null: responses where they are kept, else call."""
+    """What branches and backfills do. `responses`: they take the responses that the job got and kept, and call only for other requests. `call`: they call again. null: `responses` where they are kept, else `call`."""
 
     @property
     def takes_responses(self) -> bool:
@@ -191,7 +191,7 @@ class ServiceConfig(Section, frozen=True, kw_only=True):
 
 
 class AsyncIoConfig(Section, frozen=True, kw_only=True):
-    """Overrides for one async operator; null keeps what the pipeline says."""
+    """Overrides for one `async_wait`; what is null or left out, the pipeline decides."""
 
     capacity: Count | None = None
     """Calls at once in one task."""
@@ -200,7 +200,7 @@ class AsyncIoConfig(Section, frozen=True, kw_only=True):
     """Over all attempts for one record."""
 
     park_after: Span | None = None
-    """An element waits in async_requests, for a later micro-batch, if its next attempt is at least this time away."""
+    """An element [waits in `async_requests`](async-io.md), for a later micro-batch, if its next attempt is at least this time away."""
 
 
 class RunConfig(Section, frozen=True, kw_only=True):
@@ -226,20 +226,19 @@ class RunConfig(Section, frozen=True, kw_only=True):
 
 
 class ReplayConfig(Section, frozen=True, kw_only=True):
-    """Backfills: past intervals that are computed again, on a branch."""
+    """[Backfills](backfill.md): past intervals that are computed again, on a branch."""
 
     promote: Promote = Promote.APPROVAL
     """automatic: the result becomes live when it is there. approval: somebody looks at it, and promotes it; if nothing differs, it needs no approval. refuse: it is compared with the live tables, and no more."""
 
     tables: Literal["recorded", "latest"] = "recorded"
-    """Versions of dimension tables that a branch makes the rows of Spark transforms with. recorded: those that the job had for the same
-    micro-batch. latest: the present ones, for example after a correction of a table."""
+    """Versions of dimension tables that a branch makes the rows of [Spark transforms](backfill.md#tables-of-spark-transforms) with. recorded: those that the job had for the same micro-batch. latest: the present ones, for example after a correction of a table."""
 
     follow: Literal["ask", "automatic", "never"] = "ask"
-    """What a job does with a correction of its input by another job's promotion. ask: runs name it, until somebody starts the backfill. automatic: the run that has met it starts the backfill, or asks the replay DAG for it. never: `headrace status` lists it."""
+    """What a job does with a correction of its input by [another job's promotion](backfill.md#jobs-downstream). ask: runs name it, until somebody starts the backfill. automatic: the run that has met it starts the backfill, or asks the replay DAG for it. never: `headrace status` lists it."""
 
     max_calls: Whole | None = None
-    """Most calls to services that a backfill may expect by its plan. It begins beyond that only if a person allows it; null: any number."""
+    """Most calls to services that a backfill may expect by its plan. It begins beyond that only [if a person allows it](backfill.md#what-it-does); null: any number."""
 
     max_minutes: Count | None = None
     """Most minutes likewise."""
@@ -248,10 +247,10 @@ class ReplayConfig(Section, frozen=True, kw_only=True):
     """Most changed rows of sinks that the question of the replay DAG shows. Airflow's database keeps their values then; 0: it has only numbers of rows."""
 
     sources: dict[Name, CorrectedInput] = msgspec.field(default_factory=dict)
-    """Corrected input: what a backfill reads in the requested intervals in place of these sources of the job. `headrace backfill --source` sets it for one backfill."""
+    """[Corrected input](backfill.md#topics): what a backfill reads in the requested intervals in place of these sources of the job. `headrace backfill --source` sets it for one backfill."""
 
     dag: bool = True
-    """true: Airflow has a DAG JOB_replay. A run that was cleared or backfilled, or whose input has changed, registers an interval there that was taken in already. false: such runs fail."""
+    """true: Airflow has [a DAG JOB_replay](airflow.md#replays). A run that was cleared or backfilled, or whose input has changed, registers an interval there that was taken in already. false: such runs fail."""
 
 
 class PublishConfig(Section, frozen=True, kw_only=True):
@@ -262,21 +261,21 @@ class PublishConfig(Section, frozen=True, kw_only=True):
 
 
 class CompactionConfig(Section, frozen=True, kw_only=True):
-    """How often state tables are rewritten to one row per live entry."""
+    """How often state tables are rewritten to one row per live entry. The DAG has the task `compact` unless `every` is null."""
 
     every: Count | None = 7
     """After this many runs; null: only by `headrace maintain`."""
 
 
 class RetentionConfig(Section, frozen=True, kw_only=True):
-    """How long old checkpoints stay restorable."""
+    """How long old checkpoints stay restorable. Savepoints stay for ever. [Sinks](state-tables.md#how-far-back) have a retention of their own."""
 
     hours: Count = 168
     """Files that no checkpoint of this age or younger needs may be removed by `headrace maintain`."""
 
 
 class TellConfig(Section, frozen=True, kw_only=True):
-    """Who is told when an alert is raised, and when it is over. The log of the run says it in any case."""
+    """Who is told when an [alert](alerts.md) is raised, and when it is over. The log of the run says it in any case."""
 
     command: tuple[Secret, ...] = ()
     """A command and its arguments. It starts in the project's folder, and reads the alert as JSON from its standard input."""
@@ -304,27 +303,32 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Airflow tags."""
 
     schedule: ScheduleConfig | None = None
-    """When the job runs; null: only when somebody starts it."""
+    """When Airflow starts the job; null: only when somebody starts it."""
 
     mode: Literal["caught_up", "interval"] = "caught_up"
     """caught_up: a run takes in all there is. interval: a run takes in the files of its interval."""
 
     max_parallelism: KeyGroups = 128
-    """Number of key groups: the most tasks an operator can ever have. Fixed with the first run; `headrace rescale` changes it."""
+    """Number of key groups: the most tasks an operator can ever have. Fixed with the first run; [`headrace rescale`](changing-jobs.md#another-max_parallelism) changes it."""
 
     parallelism: Tasks | None = None
     """Tasks per operator; null: as the cluster profile says. May change between runs."""
 
     max_memory: Memory | None = None
-    """Bytes of rows that a task holds at once, from 16 MiB; null: no limit. Results do not depend on it."""
+    """[Bytes of rows](performance.md#memory) that a task holds at once, from 16 MiB; null: no limit. Results do not depend on it."""
 
     cluster: Name = "local"
     """The profile in conf/clusters/ that the job runs on."""
 
     state: StateConfig = StateConfig()
     watermark: WatermarkConfig = WatermarkConfig()
+
     sources: dict[Name, SourceConfig]
+    """One mapping for each `.source(...)` of the pipeline."""
+
     sinks: dict[Name, SinkConfig]
+    """One mapping for each `.sink(...)` and each `sink=` of a side output. `merge` needs an `upsert_materialize` before the sink; a side output can only be appended."""
+
     services: dict[Name, ServiceConfig] = {}
     async_io: dict[Name, AsyncIoConfig] = {}
     execution: ExecutionConfig = ExecutionConfig()
@@ -336,7 +340,7 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     retention: RetentionConfig = RetentionConfig()
 
     alerts: dict[str, str] = {}
-    """Conditions on metrics, such as `lag: "> 2h"`; the command `headrace alerts` says which there are. An alert is raised while its condition holds."""
+    """[Conditions on metrics](alerts.md), such as `lag: "> 2h"`; the command `headrace alerts` says which there are. An alert is raised while its condition holds."""
 
     tell: TellConfig = TellConfig()
     airflow: AirflowConfig = AirflowConfig()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from headrace.config._values import PATTERN, RULE
 
 _REFERENCE = {"type": "string", "pattern": r"\$\{[^}]+\}"}
 _TITLES = {"JobFile": "Headrace job", "ClusterFile": "Headrace cluster profile"}
+_LINK = re.compile(r"\[([^\[\]]+)\]\([^()\s]+\)")
 
 
 def job_schema() -> dict[str, Any]:
@@ -28,18 +30,25 @@ def cluster_schema() -> dict[str, Any]:
 
 def _schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
     (root,), definitions = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
-    documentation = _field_documentation()
+    documentation = field_documentation()
     choices = {f"#/$defs/{name}" for name, definition in definitions.items() if "enum" in definition}
     for name, definition in definitions.items():
         for field, schema in definition.get("properties", {}).items():
             described = documentation.get((name, field))
             definition["properties"][field] = _described(_referable(_ours(schema), choices), described)
+        if "description" in definition:
+            definition["description"] = _without_links(definition["description"])
     title = {"title": _TITLES[kind.__name__]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **title, **root, "$defs": definitions}
 
 
 def _described(schema: dict[str, Any], text: str | None) -> dict[str, Any]:
-    return {**schema, "description": text} if text else schema
+    return {**schema, "description": _without_links(text)} if text else schema
+
+
+def _without_links(text: str) -> str:
+    """Return a docstring without its links into docs/: an editor shows it as plain text."""
+    return _LINK.sub(r"\1", text)
 
 
 def _referable(schema: dict[str, Any], choices: set[str]) -> dict[str, Any]:
@@ -73,8 +82,11 @@ def _ours(schema: Any) -> Any:
     return {key: _ours(part) for key, part in schema.items()}
 
 
-def _field_documentation() -> dict[tuple[str, str], str]:
-    """Return the string below each field of a struct, by struct and key of the file: Python itself drops them."""
+def field_documentation() -> dict[tuple[str, str], str]:
+    """Return the string below each field of a struct, by struct and key of the file: Python itself drops them.
+
+    Links in it start at docs/.
+    """
     texts = {}
     for module in (_cluster, _sections, _source, _sink, _job):
         tree = ast.parse(Path(inspect.getfile(module)).read_text(encoding="utf-8"))

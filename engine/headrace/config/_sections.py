@@ -19,9 +19,11 @@ from headrace.options import AsyncStateOptions, EventOrder, KeyOrder, Materializ
 
 
 class AsyncStateConfig(Section, frozen=True, kw_only=True, rename="kebab"):
-    """How tasks overlap state access (FLIP-425). No key changes results.
+    """How the tasks of keyed processes overlap the state accesses of different keys. No key changes results.
 
-    Null or left out: the job's value; without one, the default.
+    Keys and defaults are those of [FLIP-425](https://cwiki.apache.org/confluence/display/FLINK/FLIP-425%3A+Asynchronous+Execution+Model);
+    `event-order.watermark` is one key with a dot in it. Null or left out: the job's value; without one, the default.
+    `headrace explain --json` shows what each operator gets; `headrace run --sync` or `--async` overrules `enabled` for one run.
     """
 
     enabled: bool | None = None
@@ -31,16 +33,16 @@ class AsyncStateConfig(Section, frozen=True, kw_only=True, rename="kebab"):
     """Records (and timers) of a task that may be started or waiting at once. Default: 6000."""
 
     buffer_size: Count | None = None
-    """Requests that make a batch. Default: 1000."""
+    """Requests that make a batch. More than `in-flight-records-limit` are seldom waiting, so more is no use. Default: 1000."""
 
     buffer_timeout: Span | None = None
     """How long a request waits for its batch to fill. 0 starts each batch at once (in Flink, 0 switches the timeout off). Default: 1s."""
 
     order_with_same_key: KeyOrder | None = None
-    """What is kept in order among records of one key; state-ordered is internal. Default: record-ordered."""
+    """record-ordered: a record starts when the one before it, of the same key, has finished. state-ordered, for internal use: it starts at once, and waits at its first access. Default: record-ordered."""
 
     event_order_watermark: EventOrder | None = msgspec.field(default=None, name="event-order.watermark")
-    """Whether records after a watermark wait until it is done. Default: out-of-order, they do not."""
+    """out-of-order: records after a watermark may start before it is done. strictly-ordered: they wait. Default: out-of-order."""
 
     io_parallelism: Count | None = None
     """Batches in execution at once, each in a thread of its own. Default: 2."""
@@ -55,19 +57,19 @@ class AsyncStateConfig(Section, frozen=True, kw_only=True, rename="kebab"):
 
 
 class UpsertMaterializeConfig(Section, frozen=True, kw_only=True, rename="kebab"):
-    """Layout of the histories of upsert materializers (FLIP-544). No key changes results, and every change keeps the history.
+    """Layout of the histories of [upsert materializers](materializer.md#strategies) (FLIP-544). No key changes results, and every change keeps the history.
 
     Null or left out: the job's value; without one, the pipeline's strategy and the default thresholds.
     """
 
     strategy: Strategy | None = None
-    """legacy, value, map or adaptive, in place of what the pipeline says."""
+    """In place of what the pipeline says. Default: the pipeline's."""
 
     threshold_high: Count | None = msgspec.field(default=None, name="adaptive.threshold.high")
     """adaptive: rows of a key from which on its list becomes a map. Default: 50 on rocksdb, else 400."""
 
     threshold_low: Whole | None = msgspec.field(default=None, name="adaptive.threshold.low")
-    """adaptive: rows of a key down to which its map becomes a list again. Default: 40 on rocksdb, else 300."""
+    """adaptive: rows of a key down to which its map becomes a list again; below high. Default: 40 on rocksdb, else 300."""
 
     def over(self, options: MaterializerOptions) -> MaterializerOptions:
         """Return `options`, overridden by the values that are set here."""
@@ -76,20 +78,23 @@ class UpsertMaterializeConfig(Section, frozen=True, kw_only=True, rename="kebab"
 
 
 class ExecutionConfig(Section, frozen=True, kw_only=True, rename="kebab"):
-    """Execution of keyed operators."""
+    """Execution of keyed operators, for all of them or, under `operators`, for one."""
 
     async_state: AsyncStateConfig = AsyncStateConfig()
-    """How tasks overlap state access."""
+    """How tasks of keyed processes overlap state access."""
 
     upsert_materialize: UpsertMaterializeConfig = UpsertMaterializeConfig()
     """How histories of upsert materializers are laid out."""
 
 
 class OperatorConfig(Section, frozen=True, kw_only=True):
-    """Overrides for one keyed process or one upsert materializer (including first and last value, deduplication and lag)."""
+    """Overrides for one keyed process (`.process("name", ...)`) or one materializer, key by key.
+
+    Materializers are `.upsert_materialize("name", ...)`, `first_value`, `last_value`, `deduplicate` and `lag`. A name that is neither in the pipeline is an error.
+    """
 
     execution: ExecutionConfig = ExecutionConfig()
-    """Overrides of the job's `execution`; the job's values apply to keys that are not set here."""
+    """Of a keyed process, `async-state`; of a materializer, `upsert-materialize`. What is null or left out, the job's `execution` decides, and then the default."""
 
 
 class IntervalOptions(Section, frozen=True, kw_only=True):
@@ -105,10 +110,10 @@ class IntervalOptions(Section, frozen=True, kw_only=True):
     """by partition: the partition column. by column: the column."""
 
     lateness: Span | None = None
-    """by column: how long after the end of its period a row may be committed and still count for that period, such as 2d; a later one counts for the period that ended this long before its commit. Part of the job's meaning: keep it."""
+    """by column: how long after the end of its period a row may be committed and still count for that period, such as `2d`; a later one counts for the period that ended this long before its commit. Part of the job's meaning: keep it."""
 
     idle_after: Span = timedelta(minutes=1)
-    """by committed, of a topic: a partition without a message of the interval's end or later keeps the interval open, until this time after the end; then it is idle, and all of its messages belong to the interval."""
+    """by committed, of a topic: a partition without a message of the interval's end or later keeps the interval open, until this time after the end; then it is idle, and [all of its messages](kafka.md#intervals) belong to the interval."""
 
     @property
     def text(self) -> str | None:
@@ -147,7 +152,7 @@ class CsvOptions(Section, frozen=True, kw_only=True):
     """Format of CSV files."""
 
     delimiter: str = ","
-    """The character between two fields; "\\t" is a tab."""
+    """The character between two fields; `"\\t"` is a tab."""
 
     quote: str | None = '"'
     """The character around fields that hold the delimiter or line breaks. null: none, each character belongs to its field."""
@@ -162,7 +167,7 @@ class CsvOptions(Section, frozen=True, kw_only=True):
     """Lines at the beginning of each file, before the header or the first row, that are passed over."""
 
     comment: str | None = None
-    """The character that begins lines that are passed over, such as "#". null: there are none."""
+    """The character that begins lines that are passed over, such as `"#"`. null: there are none."""
 
     null_values: tuple[str, ...] = ("",)
     """Texts that mean null, where they are not in quotes."""
@@ -177,10 +182,10 @@ class CsvOptions(Section, frozen=True, kw_only=True):
     """The character before the decimals of a number. Nothing may stand between thousands."""
 
     day_pattern: str | None = None
-    """How days are written, in directives of strptime, such as "%d.%m.%Y". null: 2026-01-31."""
+    """How days are written, in [directives of strptime](sources.md#csv), such as `"%d.%m.%Y"`. null: 2026-01-31."""
 
     time_pattern: str | None = None
-    """How timestamps are written, in directives of strptime, such as "%d.%m.%Y %H:%M"; without %z they are in UTC. null: ISO 8601, or a number of milliseconds."""
+    """How timestamps are written, in directives of strptime, such as `"%d.%m.%Y %H:%M"`; without `%z` they are in UTC. null: ISO 8601, or a number of milliseconds."""
 
     escape: str | None = None
     """The character that, in a field in quotes, takes whatever follows it as it is: `"\\\\"` for files that write a quote as `\\"`. null: none."""
@@ -200,7 +205,7 @@ class JsonOptions(Section, frozen=True, kw_only=True):
     """Format of JSON files."""
 
     rows: str | None = None
-    """The array within each object of a file whose elements are the rows: a name such as features, or a path such as data.items. null: each object is a row."""
+    """The array within each object of a file whose elements are the rows: a name such as `features`, or a path such as `data.items`. null: each object is a row."""
 
 
 class EventOptions(Section, frozen=True, kw_only=True):
@@ -214,13 +219,13 @@ class RegistryOptions(Section, frozen=True, kw_only=True):
     """Schema registry of a topic, as of Confluent."""
 
     url: str
-    """The address, such as https://registry:8081."""
+    """The address, such as `https://registry:8081`."""
 
     user: str | None = None
     """The user, or the key of an API. null: the registry asks for none."""
 
     password: str | None = None
-    """Their password, or secret: "${NAME}"."""
+    """Their password, or secret: `"${NAME}"`."""
 
     ca: Location | None = None
     """File with the certificates (PEM) of the authorities that the registry's certificate may come from. null: those that the machine trusts."""

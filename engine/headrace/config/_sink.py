@@ -22,34 +22,34 @@ class SinkConfig(Section, frozen=True, kw_only=True):
     """Location and format of a sink of the pipeline."""
 
     format: Literal["delta", "parquet", "kafka"] = "delta"
-    """delta: a Delta table. parquet: a folder of Parquet files that rows are only added to, for readers without Delta. kafka: a topic of Apache Kafka that rows are sent to, at least once."""
+    """delta: a Delta table. parquet: a [folder of Parquet files](sinks.md#folders-of-parquet-files) that rows are only added to, for readers without Delta. kafka: a [topic of Apache Kafka](kafka.md#topics-as-sinks) that rows are sent to, at least once."""
 
     path: Location
     """Folder or URI of the Delta table, or of the Parquet files. Format kafka: of the Delta table that rows are sent from, the outbox."""
 
     servers: str | None = None
-    """Format kafka: brokers to ask first, as HOST:PORT, separated by commas."""
+    """Format kafka: brokers to ask first, as `HOST:PORT`, separated by commas."""
 
     topic: str | None = None
     """Format kafka: the topic's name."""
 
     options: dict[str, Scalar] = msgspec.field(default_factory=dict)
-    """Format kafka: settings of Kafka's clients, with `kafka.` before their names, such as kafka.security.protocol. Secrets: "${NAME}"."""
+    """Format kafka: [settings of Kafka's clients](kafka.md#security), with `kafka.` before their names, such as `kafka.security.protocol`. Secrets: `"${NAME}"`."""
 
     key: str | None = None
     """Format kafka: the column whose values are the keys of the messages: those of a key stay in order. null: messages have no keys."""
 
     rename: dict[str, Scalar] = msgspec.field(default_factory=dict)
-    """Names of fields of the record in the sink's table, where they differ. They win over the names that the record gives."""
+    """[Names of fields of the record in the sink's table](sinks.md#names-of-columns), where they differ. They win over the names that the record gives."""
 
     mode: Literal["merge", "append"]
     """merge: one row per primary key, updated in place. append: rows are only added. Behind a materializer they are its changes then, with `_row_kind` and `_order`."""
 
     partition_by: tuple[str, ...] = ()
-    """Columns that the table is partitioned by when it is created: texts, whole numbers or truth values. A table that is there keeps its partitions."""
+    """Columns that the table is [partitioned by](sinks.md#partitions) when it is created: texts, whole numbers or truth values. A table that is there keeps its partitions."""
 
     cluster_by: tuple[str, ...] = ()
-    """Columns by which `headrace maintain --sinks` puts rows that are alike into the same files (Z-order)."""
+    """Columns by which [`headrace maintain --sinks`](sinks.md#small-files) puts rows that are alike into the same files (Z-order)."""
 
     @property
     def kind(self) -> SinkFormat:

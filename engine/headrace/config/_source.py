@@ -44,88 +44,88 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     """Location and format of a source of the pipeline."""
 
     format: Literal["parquet", "json", "csv", "avro", "delta", "kafka"] = "parquet"
-    """parquet, json, csv, avro: a folder of such files (json: one object a line). delta: a Delta table. kafka: a topic of Apache Kafka."""
+    """parquet, json, csv, avro: a [folder of such files](sources.md) (json: one object a line). delta: a [Delta table](delta-tables.md). kafka: a [topic of Apache Kafka](kafka.md)."""
 
     path: Location = ""
     """Folder of the files, also of those in its subfolders, which are read in their `order` and must not change; or folder or URI of the Delta table. A topic has none."""
 
     files: str | None = None
-    """Pattern of the paths, from the source's folder, of the files to read, whatever their endings: `2026/*/orders-*.csv`, `**/*.csv.*`. Wildcards are `*`, `?`, `[...]` and, for folders, `**`; null: all files with an ending of the format."""
+    """[Pattern of the paths](sources.md#which-files), from the source's folder, of the files to read, whatever their endings: `2026/*/orders-*.csv`, `**/*.csv.*`. Wildcards are `*`, `?`, `[...]` and, for folders, `**`; null: all files with an ending of the format."""
 
     order: Literal["name", "first_seen"] = "name"
-    """Order of the files. name: that of their paths; a file that sorts before others that were taken in is late. first_seen: files that a run sees first come after those that it saw before, and among each other in the order of their paths: for names that do not sort by time, as Spark writes them. Cannot be changed later."""
+    """[Order of the files](sources.md#the-order-of-files). name: that of their paths; a file that sorts before others that were taken in is late. first_seen: files that a run sees first come after those that it saw before, and among each other in the order of their paths: for names that do not sort by time, as Spark writes them. Cannot be changed later."""
 
     servers: str | None = None
-    """Format kafka: brokers to ask first, as HOST:PORT, separated by commas."""
+    """Format kafka: brokers to ask first, as `HOST:PORT`, separated by commas."""
 
     topic: str | None = None
     """Format kafka: the topic's name."""
 
     options: dict[str, Scalar] = msgspec.field(default_factory=dict)
-    """Format kafka: settings of Kafka's clients, with `kafka.` before their names, such as kafka.security.protocol. Secrets: "${NAME}"."""
+    """Format kafka: [settings of Kafka's clients](kafka.md#security), with `kafka.` before their names, such as `kafka.security.protocol`. Secrets: `"${NAME}"`."""
 
     values: Literal["json", "avro", "protobuf"] = "json"
-    """Format kafka: how the values of messages are written. avro needs a `registry` or a `schema`, protobuf a `registry`."""
+    """Format kafka: how the [values of messages](kafka.md#avro-and-protobuf) are written. avro needs a `registry` or a `schema`, protobuf a `registry`."""
 
     keys: Literal["text", "json", "avro", "protobuf"] | None = None
-    """Format kafka: how the keys of messages are written, for fields that are named `__key` or `__key.NAME`, and for deletions. text: as they are. null: text; with `envelope`, as the values."""
+    """Format kafka: how the [keys of messages](kafka.md#keys-headers-and-places) are written, for fields that are named `__key` or `__key.NAME`, and for deletions. text: as they are. null: text; with `envelope`, as the values."""
 
     registry: RegistryOptions | None = None
-    """Format kafka: the schema registry whose clients have written the messages, which begin with the number of their schema. null: they have no such beginning."""
+    """Format kafka: the [schema registry](kafka.md#avro-and-protobuf) whose clients have written the messages, which begin with the number of their schema. null: they have no such beginning."""
 
     schema: Location | None = None
     """Format kafka: file with the schema of all values, where no registry has it. Of Avro: JSON (`.avsc`)."""
 
     on_tombstone: Literal["quarantine", "skip", "delete"] = "quarantine"
-    """Format kafka: what happens to a message without a value. delete: it deletes the row of its key, and any other message is the last row of its own; the pipeline takes the kinds of the rows with row_kind=COMPACTED."""
+    """Format kafka: what happens to a message without a value. delete: it [deletes the row of its key](kafka.md#compacted-topics), and any other message is the last row of its own; the pipeline takes the kinds of the rows with `row_kind=COMPACTED`. With `envelope` it is always skipped."""
 
     skip_offsets: Scalar | None = None
-    """Format kafka: messages that are passed over, as PARTITION:OFFSETS, such as `0:17` or `0:120-499, 3:7`."""
+    """Format kafka: messages that are [passed over](kafka.md#when-a-run-stops), as `PARTITION:OFFSETS`, such as `0:17` or `0:120-499, 3:7`."""
 
     csv: CsvOptions = CsvOptions()
-    """Format csv: how the files are written."""
+    """Format csv: [how the files are written](sources.md#csv)."""
 
     rename: dict[str, Scalar] = msgspec.field(default_factory=dict)
-    """Names of fields of the record in the source, where they differ: a column, a key, or a path of keys such as payload.order.amount. They win over the names that the record gives."""
+    """[Names of fields of the record in the source](sources.md#names-of-columns), where they differ: a column, a key, or a path of keys such as `payload.order.amount`. They win over the names that the record gives."""
 
     json: JsonOptions = JsonOptions()
-    """Format json: where in the files the rows are."""
+    """Format json: [where in the files the rows are](sources.md#json)."""
 
     envelope: Literal["debezium", "maxwell"] | None = None
-    """Formats json and kafka: each object is an event of this change feed, which holds a row and what happened to it. The pipeline takes the kinds of the rows with row_kind=DEBEZIUM or MAXWELL. null: each object is a row."""
+    """Formats json and kafka: each object is an event of this [change feed](change-feeds.md), which holds a row and what happened to it. The pipeline takes the kinds of the rows with `row_kind=DEBEZIUM` or `MAXWELL`. null: each object is a row."""
 
     envelope_table: str | None = None
-    """With envelope: the table whose events are taken in, as customers, or with its schema or database before it, as public.customers; events of others are passed over. null: those of all tables, which a feed of Maxwell does not allow."""
+    """With `envelope`: the table whose events are taken in, as `customers`, or with its schema or database before it, as `public.customers`; events of others are passed over. null: those of all tables, which a feed of Maxwell does not allow."""
 
     change_feed: bool = False
-    """Format delta: read what each commit of the table inserted, updated and deleted, from its change data feed. false: read rows that are appended, and stop where others are changed."""
+    """Format delta: read what each commit of the table inserted, updated and deleted, from its [change data feed](delta-tables.md#changes). false: read rows that are appended, and stop where others are changed."""
 
     on_change: Literal["fail", "skip_deletes", "skip", "as_changes"] = "fail"
-    """Format delta: what a run does at a commit that removes or rewrites rows. fail: it ends before the commit. skip_deletes: it passes over commits that only delete rows. skip: it passes over each such commit as a whole. as_changes: it takes in the rows that the commit removed and added on balance, as `-D` and `+I`."""
+    """Format delta: what a run does at a [commit that removes or rewrites rows](delta-tables.md#commits-that-change-rows). fail: it ends before the commit. skip_deletes: it passes over commits that only delete rows. skip: it passes over each such commit as a whole. as_changes: it takes in the rows that the commit removed and added on balance, as `-D` and `+I`."""
 
     start: Scalar | None = None
-    """Formats delta and kafka: where a job begins that has read nothing of the table or topic: earliest, latest, or a day or a timestamp; of a table also snapshot (all rows that are in it at the first run, then what comes) or a version such as `version 12`; null: earliest."""
+    """Formats delta and kafka: [where a job begins](delta-tables.md#where-to-begin) that has read nothing of the table or topic: `earliest`, `latest`, or a day or a timestamp; of a table also `snapshot` (all rows that are in it at the first run, then what comes) or a version such as `version 12`; null: earliest."""
 
     skip_versions: Scalar | None = None
-    """Format delta: versions of the table that are passed over, whatever they changed, such as `17` or `3, 13-17`."""
+    """Format delta: versions of the table that are [passed over](delta-tables.md#when-a-run-stops), whatever they changed, such as `17` or `3, 13-17`."""
 
     interval: str | IntervalOptions | None = None
-    """Pattern of the file's name, with or without its ending, in directives of strptime, that gives the file's interval: `%Y-%m-%d` a day, `%Y-%m-%dT%H` an hour, `%G-W%V` a week, `%Y-%m` a month. With a `/` it is one of the path, and may have wildcards: `day=%Y-%m-%d/*`. Of a Delta table or a topic, and in general, a mapping such as `{by: committed}` or `{by: column, column: ordered_at, lateness: 2d}`; null: none."""
+    """[Pattern of the file's name](sources.md#intervals-in-file-names), with or without its ending, in directives of strptime, that gives the file's interval: `%Y-%m-%d` a day, `%Y-%m-%dT%H` an hour, `%G-W%V` a week, `%Y-%m` a month. With a `/` it is one of the path, and may have wildcards: `day=%Y-%m-%d/*`. Of a [Delta table](delta-tables.md#intervals) or a [topic](kafka.md#intervals), and in general, a mapping such as `{by: committed}` or `{by: column, column: ordered_at, lateness: 2d}`; null: none."""
 
     timezone: str | None = None
     """The time zone of the times in file names, or in the values of a column, as in Europe/Berlin; null: UTC. Needed where the schedule has another zone than UTC. Part of the job's meaning: keep it."""
 
     complete_intervals: bool = False
-    """Whether a file, once it is there, holds all rows of its interval: the watermark then moves to the interval's end behind its last row. Needs `interval`. Part of the job's meaning: keep it."""
+    """Whether a file, once it is there, [holds all rows of its interval](several-sources.md#complete-intervals): the watermark then moves to the interval's end behind its last row. Needs `interval`. Part of the job's meaning: keep it."""
 
     idle_after: Span | None = None
-    """After this time without new files, sources that meet this one wait for it no longer; null: they wait for ever."""
+    """[After this time without new files](several-sources.md#a-source-that-falls-silent), sources that meet this one wait for it no longer; null: they wait for ever."""
 
     max_ahead: SpanOrNone | None = timedelta(days=1)
-    """How far a row's event time may lie ahead of the processing time of its micro-batch: a row further ahead is a bad row. none: any time, for sources of bookings and the like."""
+    """How far a row's event time may lie ahead of the processing time of its micro-batch: a row further ahead is [a bad row](sources.md#folders). `none`: any time, for sources of bookings and the like."""
 
     tables: dict[Name, Location] = msgspec.field(default_factory=dict)
-    """Delta tables that Spark's transform over the source joins, by the names that the pipeline gives them: folders or URIs."""
+    """Delta tables that [Spark's transform](spark-transforms.md#tables) over the source joins, by the names that the pipeline gives them: folders or URIs."""
 
     max_files_per_batch: Count = 16
     """Files that one micro-batch takes at most."""
@@ -134,7 +134,7 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     """Rows that one micro-batch takes at most, in whole files; null: no limit. Of a topic: offsets that one micro-batch reads at most, shared among its partitions; null: 100,000 of each."""
 
     ignore: tuple[str, ...] = ()
-    """Names of files and folders, or their paths from the source's folder, that are neither read nor reported, as patterns such as "*.md", "archive" or "2025/*"."""
+    """Names of files and folders, or their paths from the source's folder, that are neither read nor reported, as patterns such as `*.md`, `archive` or `2025/*`."""
 
     on_changed_file: Literal["warn", "fail"] = "warn"
     """What a run does if a file has changed, or is gone, since it was taken in, or if rows came to a table's interval that was taken in already. warn: it goes on, and its report names the file. fail: it ends before it takes anything in. A backfill takes the file in again."""
@@ -146,7 +146,7 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     """What happens to a row that does not fit the record type."""
 
     max_quarantined: Scalar | None = None
-    """Rows of one micro-batch that may go to the quarantine: a number such as 100, a share such as 5%, or none: any. With more, the run fails. null: any, but no file as a whole, unless on_bad_file is quarantine."""
+    """Rows of one micro-batch that [may go to the quarantine](sources.md#folders): a number such as `100`, a share such as `5%`, or `none`: any. With more, the run fails. null: any, but no file as a whole, unless `on_bad_file` is `quarantine`."""
 
     @property
     def kind(self) -> SourceFormat:

@@ -156,13 +156,6 @@ def test_schema_contains_the_defaults():
     assert output == {key: as_text(getattr(AsyncStateOptions(), name)) for key, name in KEYS.items()}
 
 
-def test_documentation_has_every_key_with_its_default():
-    page = (REPOSITORY / "docs/configuration.md").read_text()
-    _, _, section = page.partition("### `execution.async-state`")
-    rows = re.findall(r"^\| `([^`]+)` \|[^|]+\| `([^`]+)` \|", section.partition("###")[0], re.MULTILINE)
-    assert dict(rows) == {key: as_text(getattr(AsyncStateOptions(), name)) for key, name in KEYS.items()}
-
-
 def test_projects_own_job_leaves_the_defaults(monkeypatch):
     """Nobody has to read eight options that change no result: the page has them."""
     monkeypatch.delenv("HEADRACE_HOME", raising=False)

@@ -91,10 +91,11 @@ imports: .ready
 format: .ready
 	@$(RUN) ruff format . && $(RUN) ruff check --fix-only --quiet .
 
-# write docs/reference/ from the docstrings of public doors and of the configuration, docs/types.md from the kinds of columns, docs/metrics.md from the metrics
+# write docs/reference/ from docstrings (of public doors, the configuration, the commands), docs/types.md from the kinds of columns, docs/metrics.md from the metrics
 reference: .ready
 	@$(RUN) .venv/bin/python setup/reference.py
 	@$(RUN) .venv/bin/python setup/configuration_page.py
+	@$(RUN) .venv/bin/python setup/commands_page.py
 	@$(RUN) .venv/bin/python setup/types_page.py
 	@$(RUN) .venv/bin/python setup/metrics_page.py
 

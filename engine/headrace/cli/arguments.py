@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.readers.job_at import JobAtCheckpoint
 
 
-RunId = Annotated[Optional[str], typer.Option("--run-id", help="Id of this call; a new one if left out.")]  # noqa: UP045
+RunId = Annotated[Optional[str], typer.Option("--run-id", metavar="ID", help="Id of this call; a new one if left out.")]  # noqa: UP045
 
 
 _log = logging.getLogger(__name__)
@@ -96,14 +96,14 @@ AsOf = Annotated[
         help="Event time (UTC): the last checkpoint whose watermark is at or before it.",
     ),
 ]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows at most.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Rows at most.")]
 All = Annotated[bool, typer.Option("--all", help="Also timers that Headrace sets to clean up.")]
 WithExpired = Annotated[bool, typer.Option("--with-expired", help="Also entries that TTL has expired.")]
-OperatorOption = Annotated[Optional[str], typer.Option("--operator", help="Only this operator.")]  # noqa: UP045
-StateOption = Annotated[Optional[str], typer.Option("--state", help="Only the state with this name.")]  # noqa: UP045
+OperatorOption = Annotated[Optional[str], typer.Option("--operator", metavar="NAME", help="Only this operator.")]  # noqa: UP045
+StateOption = Annotated[Optional[str], typer.Option("--state", metavar="NAME", help="Only the state with this name.")]  # noqa: UP045
 Cluster = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--cluster", help="Profile in conf/clusters/; the job's own if left out."),
+    typer.Option("--cluster", metavar="NAME", help="Profile in conf/clusters/; the job's own if left out."),
 ]
 
 
@@ -214,7 +214,7 @@ def new_run_id() -> str:
 Apply = Annotated[bool, typer.Option("--apply", help="Do it. Without it: a dry run, which changes nothing.")]
 ApplyWhy = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--why", help="With --apply: the reason, recorded with the change."),
+    typer.Option("--why", metavar="TEXT", help="With --apply: the reason, recorded with the change."),
 ]
 NOT_CHANGED = "Nothing was changed. --apply does it."
 

@@ -43,7 +43,7 @@ Downstream = Annotated[
 ]
 Name = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--name", help="Name of the branch, by default as backfill_20130110_20130111."),
+    typer.Option("--name", metavar="NAME", help="Name of the branch, by default as backfill_20130110_20130111."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and do nothing.")]
 Policy = Annotated[

@@ -25,14 +25,19 @@ if TYPE_CHECKING:
     from headrace.config import JobConfig
 
 
-First = Annotated[Optional[str], typer.Argument(metavar="[JOB]", show_default=False)]  # noqa: UP045
+First = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Argument(metavar="[JOB]", help="Job; the only one if left out.", show_default=False),
+]
 Span = Annotated[
     Optional[str],  # noqa: UP045
     typer.Argument(
         metavar="FROM..TO", help="Days or timestamps, the first inclusive, the second not.", show_default=False
     ),
 ]
-MostActive = Annotated[int, typer.Option("--max-active-runs", min=1, help="DAG runs that Airflow has at work at most.")]
+MostActive = Annotated[
+    int, typer.Option("--max-active-runs", metavar="N", min=1, help="DAG runs that Airflow has at work at most.")
+]
 Reprocess = Annotated[
     str,
     typer.Option("--reprocess", metavar="completed|failed", help="Days that have a run already: all, or failed ones."),

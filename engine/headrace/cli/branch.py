@@ -135,7 +135,7 @@ def _absolute(path: str) -> str:
     return str(Path(path).absolute())
 
 
-Why = Annotated[Optional[str], typer.Option("--why", help="The reason, kept with the branch.")]  # noqa: UP045
+Why = Annotated[Optional[str], typer.Option("--why", metavar="TEXT", help="The reason, kept with the branch.")]  # noqa: UP045
 
 AllowOtherCode = Annotated[
     bool,

@@ -44,8 +44,8 @@ def check(
 ) -> Report:
     """Check whether a run could start. Changes nothing.
 
-    Checks configuration, pipeline, Java, pyspark and jars, stored state and sinks, input folders and tables, services, and
-    whether another run holds the job. Tries filters, event times and keys on rows of the input, in two processes, and refuses
+    Checks configuration, pipeline, Java, pyspark and jars, stored state and sinks, input with the columns of the newest
+    file and what has changed in them, services, and whether another run holds the job. Tries filters, event times and keys on rows of the input, in two processes, and refuses
     those that depend on chance or on the date. With --no-sample, as `headrace run --check` does, it tries none, and input that a run would refuse is a warning:
     the run may need other files. Lists all problems of the job's file and pipeline at once.
 

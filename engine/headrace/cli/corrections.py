@@ -60,14 +60,14 @@ Value = Annotated[
 ]
 EntryOperator = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--operator", help="Operator of the state; may be left out where only one fits."),
+    typer.Option("--operator", metavar="NAME", help="Operator of the state; may be left out where only one fits."),
 ]
 EntryState = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--state", help="Name of the state; may be left out where only one fits."),
+    typer.Option("--state", metavar="NAME", help="Name of the state; may be left out where only one fits."),
 ]
-Namespace = Annotated[Optional[str], typer.Option("--namespace", help="Namespace, such as a window.")]  # noqa: UP045
-MapEntry = Annotated[Optional[str], typer.Option("--entry", help="Key within a map, as text or JSON.")]  # noqa: UP045
+Namespace = Annotated[Optional[str], typer.Option("--namespace", metavar="TEXT", help="Namespace, such as a window.")]  # noqa: UP045
+MapEntry = Annotated[Optional[str], typer.Option("--entry", metavar="KEY", help="Key within a map, as text or JSON.")]  # noqa: UP045
 Fields = Annotated[
     list[str],
     typer.Option(
@@ -324,8 +324,10 @@ _LONGEST = 200
 Domain = Annotated[
     str, typer.Option("--domain", metavar="DOMAIN", help="Clock of the timer: event_time or processing_time.")
 ]
-TimerOperator = Annotated[str, typer.Option("--operator", help="Operator whose timer it is.")]
-TimerNamespace = Annotated[Optional[str], typer.Option("--namespace", help="Namespace, such as a window.")]  # noqa: UP045
+TimerOperator = Annotated[str, typer.Option("--operator", metavar="NAME", help="Operator whose timer it is.")]
+TimerNamespace = Annotated[
+    Optional[str], typer.Option("--namespace", metavar="TEXT", help="Namespace, such as a window.")  # noqa: UP045
+]
 
 
 def set_timer(
@@ -362,7 +364,7 @@ def delete_timer(
     key: EntryKey,
     *,
     operator: TimerOperator,
-    time: Annotated[Optional[str], typer.Option("--time", help="Only the timer of this time.")] = None,  # noqa: UP045
+    time: Annotated[Optional[str], typer.Option("--time", metavar="TIME", help="Only the timer of this time.")] = None,  # noqa: UP045
     domain: Domain = "event_time",
     namespace: TimerNamespace = None,
     apply: Apply = False,
@@ -411,9 +413,9 @@ def _timers(operator: str, changes: Sequence[TimerChange]) -> Shown:
 
 CallKey = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--key", help="Only calls of this key, as plain text or JSON."),
+    typer.Option("--key", metavar="KEY", help="Only calls of this key, as plain text or JSON."),
 ]
-CallOperator = Annotated[str, typer.Option("--operator", help="Async operator that makes the calls.")]
+CallOperator = Annotated[str, typer.Option("--operator", metavar="NAME", help="Async operator that makes the calls.")]
 
 
 def drop_calls(

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    job: Annotated[Optional[str], typer.Option("--job", help="Only this job; all if left out.")] = None,  # noqa: UP045
+    job: Annotated[Optional[str], typer.Option("--job", metavar="JOB", help="Only this job; all if left out.")] = None,  # noqa: UP045
 ) -> Report:
     """Check this machine, and say what to do.
 

@@ -62,7 +62,7 @@ def erase(
     ] = False,
     why: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--why", help="The reason, kept for ever. It must not name the key."),
+        typer.Option("--why", metavar="TEXT", help="The reason, kept for ever. It must not name the key."),
     ] = None,
     run_id: RunId = None,
 ) -> Report:

@@ -29,7 +29,8 @@ def input_files(
         ),
     ] = None,
     why: Annotated[
-        str | None, typer.Option("--why", help="With --acknowledge: the reason, kept with the checkpoint.")
+        str | None,
+        typer.Option("--why", metavar="TEXT", help="With --acknowledge: the reason, kept with the checkpoint."),
     ] = None,
     run_id: RunId = None,
 ) -> Report:

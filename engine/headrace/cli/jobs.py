@@ -73,7 +73,7 @@ def explain(
 ) -> Report:
     """Show a job's graph: its operators with their sources, sinks and services.
 
-    Shows types, keys, state and its TTL, options, sources, sinks, branches, and the stages that Spark runs.
+    Shows types, keys, state and its TTL, options, branches, the stages that Spark runs, and what sources and sinks are bound to.
     --json has also options of asynchronous state with default values.
 
     Example:  headrace explain flights

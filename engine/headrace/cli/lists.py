@@ -81,7 +81,7 @@ def views(
     engine: Annotated[str, typer.Option("--for", metavar="ENGINE", help="duckdb, polars or spark.")] = "duckdb",
     table: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Option("--table", help="Only this state table, such as keyed_state. May be repeated."),
+        typer.Option("--table", metavar="NAME", help="Only this state table, such as keyed_state. May be repeated."),
     ] = None,
     at: At = None,
     as_of: AsOf = None,
@@ -225,15 +225,19 @@ def quarantine(
     requeue: Annotated[bool, typer.Option("--requeue", help="Let the next run try again, where possible.")] = False,
     operator: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--operator", "--source", help="Only input that this operator or source has set aside."),
+        typer.Option(
+            "--operator", "--source", metavar="NAME", help="Only input that this operator or source has set aside."
+        ),
     ] = None,
     file: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Option("--file", help="With --requeue: only rows of this file of a source. May be repeated."),
+        typer.Option(
+            "--file", metavar="FILE", help="With --requeue: only rows of this file of a source. May be repeated."
+        ),
     ] = None,
     why: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--why", help="With --requeue: the reason, kept with the checkpoint."),
+        typer.Option("--why", metavar="TEXT", help="With --requeue: the reason, kept with the checkpoint."),
     ] = None,
     run_id: RunId = None,
     branch: Branch = None,

@@ -30,22 +30,26 @@ def maintain(
     ] = False,
     every: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="Compact only if at least this many runs have committed since the last compaction."),
+        typer.Option(
+            metavar="N", min=1, help="Compact only if at least this many runs have committed since the last compaction."
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list the files that would be removed, or with --sinks rewritten.")
     ] = False,
     file_size: Annotated[
         int,
-        typer.Option(min=1, help="With --sinks: the target size of files; smaller ones are rewritten (MiB)."),
+        typer.Option(
+            metavar="MIB", min=1, help="With --sinks: the target size of files; smaller ones are rewritten (MiB)."
+        ),
     ] = 128,
     run_id: RunId = None,
     branch: Branch = None,
 ) -> Report:
     """Compact the state tables to one row per live entry, then remove the files that no checkpoint within the retention needs.
 
-    Neither changes the live state, or a row of a sink. Each is a checkpoint of its own. The list of files to remove is committed before
-    the first one is deleted; entries of the tables' logs go as well. Older checkpoints can be neither read nor restored afterwards,
+    Neither changes the live state, or a row of a sink. Each is a checkpoint of its own. The list of files to remove is committed, as one of
+    kind vacuum, before the first one is deleted; entries of the tables' logs go as well. Older checkpoints can be neither read nor restored afterwards,
     except savepoints. Look first with --dry-run, which needs no lease. The output also shows what each branch holds back.
 
     --state, --files and --sinks do one part alone. --sinks rewrites small files of the job's sinks (Delta's OPTIMIZE), and no row.

@@ -45,7 +45,7 @@ def report(
         ),
     ] = None,
 ) -> Report:
-    """Write a page about a job to an HTML file: operators, checkpoints, rows, seconds, lag, calls, state, quarantine.
+    """Write a page about a job to an HTML file: operators, checkpoints, rows, late rows, seconds by phase, lag, calls, state, quarantine.
 
     The file needs no network, and has a table for each chart. An older file of that name is replaced. Without JOB, where there are
     several, the page is about all of them, the worst first: jobs.html. With --json, the answer has their rows as `jobs`.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.log.checkpoint import Checkpoint
 
 
-Why = Annotated[str, typer.Option("--why", help="The reason, kept with the checkpoint.")]
+Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, kept with the checkpoint.")]
 
 
 def register_restore(app: typer.Typer) -> None:

@@ -34,8 +34,12 @@ def retract(
         list[str],
         typer.Option("--field", metavar="NAME=VALUE", help="The row that has this value.", show_default=False),
     ] = [],  # noqa: B006 - Typer copies it
-    sink: Annotated[Optional[str], typer.Option("--sink", help="Sink that shows the key's row.")] = None,  # noqa: UP045
-    operator: Annotated[Optional[str], typer.Option("--operator", help="Materializer of the history.")] = None,  # noqa: UP045
+    sink: Annotated[
+        Optional[str], typer.Option("--sink", metavar="NAME", help="Sink that shows the key's row.")  # noqa: UP045
+    ] = None,
+    operator: Annotated[
+        Optional[str], typer.Option("--operator", metavar="NAME", help="Materializer of the history.")  # noqa: UP045
+    ] = None,
     apply: Apply = False,
     why: ApplyWhy = None,
     run_id: RunId = None,

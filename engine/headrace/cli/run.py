@@ -45,12 +45,14 @@ Recompute = Annotated[
     typer.Option(metavar="TIME", help="Somebody asked at TIME to compute the interval again (ISO 8601)."),
 ]
 Fill = Annotated[bool, typer.Option("--fill", help="Take in missing intervals first, from where the job stands.")]
-RunId = Annotated[Optional[str], typer.Option(help="Id of the run in checkpoints; a new one if left out.")]  # noqa: UP045
+RunId = Annotated[
+    Optional[str], typer.Option(metavar="ID", help="Id of the run in checkpoints; a new one if left out.")  # noqa: UP045
+]
 Budget = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(metavar="30m", help="After this time, leave the rest to the next run."),
 ]
-MaxBatches = Annotated[Optional[int], typer.Option(min=1, help="End after this many micro-batches.")]  # noqa: UP045
+MaxBatches = Annotated[Optional[int], typer.Option(metavar="N", min=1, help="End after this many micro-batches.")]  # noqa: UP045
 Finish = Annotated[bool, typer.Option("--finish", help="At the end, call services once more for all waiting elements.")]
 EndOfInput = Annotated[
     bool,
@@ -66,7 +68,7 @@ Runner = Annotated[
         metavar="spark|local", help="Where tasks run; local starts no JVM. By default as the cluster profile says."
     ),
 ]
-Parallelism = Annotated[Optional[int], typer.Option(min=1, help="Tasks per operator.")]  # noqa: UP045
+Parallelism = Annotated[Optional[int], typer.Option(metavar="N", min=1, help="Tasks per operator.")]  # noqa: UP045
 Backend = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(metavar="rocksdb|hashmap|delta", help="State backend."),
@@ -264,7 +266,8 @@ def run(
     """Take in new input, update state and sinks.
 
     You may kill it at any point: run it again, and it continues from the last checkpoint. When its
-    budget is used up, or on SIGTERM, it leaves records not begun yet to the next run, and commits.
+    budget is used up, or on SIGTERM, it leaves records not begun yet to the next run, and commits. Where there is nothing to do, it ends
+    without starting Spark; only a driver with 'deploy_mode: cluster' starts it at once.
 
     An interval that was taken in already is done if its input is the same: the run changes nothing. If a file of it has changed, came
     late or is gone, the run refuses it: 'headrace backfill' computes it again on a branch. A scheduler whose user asked to compute

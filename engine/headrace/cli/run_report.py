@@ -11,7 +11,7 @@ from headrace.cli.run import IntervalEnd, IntervalStart, Verify, interval_option
 from headrace.cli.run_steps import RunSteps
 from headrace.report import Report, facts
 
-RunId = Annotated[str, typer.Option(help="Id of the run.")]
+RunId = Annotated[str, typer.Option(metavar="ID", help="Id of the run.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -30,8 +30,8 @@ def run_report(
 ) -> Report:
     """Show the report of a run as its checkpoints tell it, with what the end of a run looks at: alerts, and whether a compaction is due.
 
-    `is_whole` says whether they have all rows of the interval. With --verify, a whole interval is verified as the run would do it, and `failed` says
-    what is wrong.
+    It is for the task in Airflow of a driver elsewhere; 'headrace --help' does not list it. `is_whole` says whether they have all rows of
+    the interval. With --verify, a whole interval is verified as the run would do it, and `failed` says what is wrong.
 
     Example:  headrace run-report flights --run-id nightly --json
 

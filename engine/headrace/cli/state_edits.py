@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from headrace.log.checkpoint import Checkpoint
 
 
-Operator = Annotated[str, typer.Option("--operator", help="Name under which the operator's state is stored.")]
+Operator = Annotated[
+    str, typer.Option("--operator", metavar="NAME", help="Name under which the operator's state is stored.")
+]
 RenamedOperator = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--operator", help="Name under which the operator's state is stored."),
+    typer.Option("--operator", metavar="NAME", help="Name under which the operator's state is stored."),
 ]
-RenamedSink = Annotated[Optional[str], typer.Option("--sink", help="Former name of the sink.")]  # noqa: UP045
+RenamedSink = Annotated[Optional[str], typer.Option("--sink", metavar="NAME", help="Former name of the sink.")]  # noqa: UP045
 To = Annotated[str, typer.Option("--to", metavar="NEW", help="Name that it has in the code now.")]
 
 

@@ -46,8 +46,8 @@ def status(job: Job = None) -> Report:
     """Show the status of each job, or of JOB only.
 
     Shows the last checkpoint, its watermark and input; the run that holds the job, with its progress within the micro-batch;
-    metrics of the services that the job calls, and the elements that wait for them; its branches with their costs. A job with a
-    broken file is listed with its problems.
+    metrics of the services that the job calls, and the elements that wait for them; its branches with their costs;
+    warnings, such as late rows of the last run. A job with a broken file is listed with its problems.
 
     Example:  headrace status
 

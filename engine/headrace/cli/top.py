@@ -44,11 +44,11 @@ def top(
     every: Annotated[str, typer.Option("--every", metavar="SPAN", help="Time between two looks, such as 5s.")] = "2s",
     times: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option("--times", min=1, help="Number of looks; without it, until Ctrl-C."),
+        typer.Option("--times", metavar="N", min=1, help="Number of looks; without it, until Ctrl-C."),
     ] = None,
     branch: Branch = None,
 ) -> Report:
-    """Show what each job's run does now, in this or another process: rows, rates, calls, what waits, lag and state.
+    """Show what each job's run does now, in this or another process: operator, rows, rates, calls, what waits, open breakers, lag, state.
 
     On a terminal, each look takes the place of the one before; elsewhere, each is a table below the last one. `waiting` counts elements that
     wait for a service, `lag` is how far the watermark is behind now (ms in JSON), and `state` the size of the state tables' files (bytes).

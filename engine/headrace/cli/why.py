@@ -26,12 +26,16 @@ def why(
     first: JobOrText,
     second: Key = None,
     *,
-    field: Annotated[Optional[str], typer.Option("--field", help="Only changes of this field of a value.")] = None,  # noqa: UP045
+    field: Annotated[
+        Optional[str], typer.Option("--field", metavar="NAME", help="Only changes of this field of a value.")  # noqa: UP045
+    ] = None,
     operator: OperatorOption = None,
-    sink: Annotated[Optional[str], typer.Option("--sink", help="Only operators that lead to this sink.")] = None,  # noqa: UP045
+    sink: Annotated[
+        Optional[str], typer.Option("--sink", metavar="NAME", help="Only operators that lead to this sink.")  # noqa: UP045
+    ] = None,
     at: At = None,
     as_of: AsOf = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Checkpoints at most.")] = 10,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Checkpoints at most.")] = 10,
     branch: Branch = None,
 ) -> Report:
     """Say what led to what a key has: changes, newest first, with input rows, timers, calls, edits and restores.

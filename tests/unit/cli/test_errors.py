@@ -16,7 +16,6 @@ from headrace.errors import (
     UserFunctionError,
     keep_committed,
 )
-from tests.jobs.home import PROJECT
 
 
 def raising(monkeypatch, error):
@@ -127,9 +126,3 @@ def test_help_has_example_exit_codes_and_json(name):
     assert f"Example:  {name}" in command.help
     assert "Exit codes: 0" in command.help
     assert any("--json" in parameter.opts for parameter in command.params)
-
-
-@pytest.mark.parametrize("name", commands())
-def test_every_command_is_in_the_manual(name):
-    manual = (PROJECT / "docs/cli.md").read_text()
-    assert f"`{name}" in manual

@@ -39,7 +39,9 @@ def expired(
     state: StateOption = None,
     ttl: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(help="Show what this TTL (such as 12h, or off) would remove from --state. Changes nothing."),
+        typer.Option(
+            metavar="SPAN", help="Show what this TTL (such as 12h, or off) would remove from --state. Changes nothing."
+        ),
     ] = None,
     limit: Limit = 20,
     branch: Branch = None,

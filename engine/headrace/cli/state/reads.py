@@ -143,7 +143,7 @@ def _hidden(entries: int) -> Iterator[Note]:
 def scan(
     job: Job = None,
     *,
-    prefix: Annotated[Optional[str], typer.Option(help="Only keys that begin with this.")] = None,  # noqa: UP045
+    prefix: Annotated[Optional[str], typer.Option(metavar="TEXT", help="Only keys that begin with this.")] = None,  # noqa: UP045
     at: At = None,
     as_of: AsOf = None,
     operator: OperatorOption = None,

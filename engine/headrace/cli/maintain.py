@@ -48,8 +48,8 @@ def maintain(
 ) -> Report:
     """Compact the state tables to one row per live entry, then remove the files that no checkpoint within the retention needs.
 
-    Neither changes the live state, or a row of a sink. Each is a checkpoint of its own. The list of files to remove is committed, as one of
-    kind vacuum, before the first one is deleted; entries of the tables' logs go as well. Older checkpoints can be neither read nor restored afterwards,
+    Neither changes the live state, or a row of a sink. Each is a checkpoint of its own. The list of files to remove is committed first,
+    as the one of kind vacuum; entries of the tables' logs go as well. Older checkpoints can be neither read nor restored afterwards,
     except savepoints. Look first with --dry-run, which needs no lease. The output also shows what each branch holds back.
 
     --state, --files and --sinks do one part alone. --sinks rewrites small files of the job's sinks (Delta's OPTIMIZE), and no row.

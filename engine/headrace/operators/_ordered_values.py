@@ -2,7 +2,7 @@
 
 An extreme, a first and a last value cannot be computed back from the result alone: when it is retracted, the next one takes its
 place. So these accumulators keep all values of the records that were not taken back. A search takes log n steps; the state is
-written as a whole. `_multisets` has extremes by entry.
+written as a whole, but for extremes of windows (`_window_pieces`). `_multisets` has extremes by entry.
 """
 
 from __future__ import annotations

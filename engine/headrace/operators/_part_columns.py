@@ -53,8 +53,8 @@ class PartColumns:
         of_parts = [states[field.name] for field in self._result.fields]
         make_aggregates = type(self._result.create().aggregates)
         aggregates = map(make_aggregates, *of_parts) if of_parts else (make_aggregates() for _ in parts)
-        moved = () if self._result.pieces is None else (added.moved,)
-        return StoredParts(list(map(self._result.slice, rows.tolist(), aggregates, *moved)), added.pieces)
+        counts = () if self._result.pieces is None else (added.moved, [part.removed for part in parts])
+        return StoredParts(list(map(self._result.slice, rows.tolist(), aggregates, *counts)), added.pieces)
 
     def _computed_states(self, layout: Layout, parts: Sequence[Any], columns: KeyedColumns) -> dict[str, list[Any]]:
         """Return the states of the fields that columns can compute, by name."""

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -65,6 +65,18 @@ class _Rows(Struct):
     """Stored part of some records of a key: their number, and the accumulators of all aggregates."""
 
     rows: int
+
+
+class _DividedRows(_Rows):
+    """Part that may be divided. `moved` counts the moves of its values, `removed` the records that were taken back, both behind the aggregates."""
+
+    if TYPE_CHECKING:
+        removed: int
+
+    @property
+    def changes(self) -> int:
+        """Return the number of records that were added, or taken back."""
+        return self.rows + 2 * self.removed
 
 
 class ResultRecord(WindowResult):
@@ -126,9 +138,10 @@ class ResultRecord(WindowResult):
         fields: list[Any] = [("aggregates", aggregates)]
         if self._is_divided:
             self.pieces = _Pieces(self.create, self._counted)
-            fields.append(("moved", int, 0))
+            fields += [("moved", int, 0), ("removed", int, 0)]
+        base = _DividedRows if self._is_divided else _Rows
         self.slice: Any = msgspec.defstruct(
-            f"{gives.__name__}Slice", fields, bases=(_Rows,), omit_defaults=self._is_divided
+            f"{gives.__name__}Slice", fields, bases=(base,), omit_defaults=self._is_divided
         )
 
     # -------------------------------------------------------------------------------------------------- annotations
@@ -256,8 +269,10 @@ class ResultRecord(WindowResult):
         if part.rows <= 0:
             part.rows, part.aggregates = 0, self.create().aggregates
             if self._is_divided:
-                part.moved = 0
+                part.moved = part.removed = 0
             return part
+        if self._is_divided:
+            part.removed += 1
         states = part.aggregates
         for name, accumulator, value in self._read(change.record):
             setattr(states, name, accumulator.remove(getattr(states, name), value, change))

@@ -212,7 +212,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
             row = await slice_.get()
             if row is not None:
                 pieces = await divided.prepare(self.slices, name, row, retracts=retracts)
-            chunk = records[done : done + divided.next_records(row, retracts=retracts)]
+            chunk = records[done : done + divided.next_records(row)]
             await slice_.add_all(BundledChanges(bundle, chunk, pieces.values()))
             await divided.end(self.slices, name, pieces)
             done += len(chunk)

@@ -6,7 +6,7 @@ Pieces of *level* n have the values of 2 to the power of n moves, and there is a
 are as large as what it moves, as a binary counter carries. So a value is written again once for each level, and a window that
 fires reads few rows.
 
-Values move at a record, by the number of records before it alone: so pieces do not depend on bundles and micro-batches.
+Values move at a change, by the number of changes before it alone: so pieces do not depend on bundles and micro-batches.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ PartState = AggregatingState[Change, Any, Any]
 Pieces = Mapping[str, Any]
 """Pieces of one part by their namespaces, the earliest first."""
 
-RECORDS: Final = 512
-"""Values of a large row move to a piece when its part has a multiple of so many records, and one more comes."""
+CHANGES: Final = 512
+"""Values of a large row move to a piece when its part has a multiple of so many changes, and one more comes."""
 
 
 def stays(row: Any, records: int, *, retracts: bool = False) -> bool:
     """Return whether so many records neither move values of a row (None: there is none), nor read its pieces. Mostly they do neither."""
-    rows = 0 if row is None else row.rows
-    if (rows and rows % RECORDS == 0) or (retracts and row is not None and row.moved):
-        return False
-    return records <= _until_due(rows, retracts=retracts)
+    if row is None:
+        return records <= CHANGES
+    may_move = row.changes and row.changes % CHANGES == 0
+    return not (may_move or (retracts and row.moved)) and records <= _until_due(row)
 
 
 def _is_due(pieces: PartPieces, row: Any) -> bool:
-    """Return whether the values of a row move at the next record."""
-    return row.rows % RECORDS == 0 and row.rows > 0 and pieces.is_full(row)
+    """Return whether the values of a row move at the next change."""
+    return row.changes % CHANGES == 0 and row.changes > 0 and pieces.is_full(row)
 
 
-def _until_due(rows: int, *, retracts: bool) -> int:
-    """Return how many records behind this one, in a part of so many, surely come before values may move again."""
-    above = RECORDS - rows % RECORDS
-    return max(1, min(above, rows % RECORDS)) if retracts and rows >= RECORDS else above
+def _until_due(row: Any) -> int:
+    """Return how many changes come before values of this row may move again, or for the first time."""
+    changes: int = row.changes
+    return CHANGES - changes % CHANGES
 
 
 class DividedParts:
@@ -75,9 +75,9 @@ class DividedParts:
         return await self._pieces_of(state, name, row) if retracts and row.moved else {}
 
     @staticmethod
-    def next_records(row: Any, *, retracts: bool) -> int:
+    def next_records(row: Any) -> int:
         """Return how many records may be added together, behind `prepare`."""
-        return _until_due(0 if row is None else row.rows, retracts=retracts)
+        return CHANGES if row is None else _until_due(row)
 
     async def _pieces_of(self, state: PartState, name: str, row: Any) -> Pieces:
         """Return the pieces of a row, the earliest first."""
@@ -126,7 +126,7 @@ class ColumnPieces:
         while done < len(records):
             if _is_due(self._pieces, row):
                 self._move(key, row, records[done].timestamp)
-            chunk = records[done : done + _until_due(row.rows, retracts=False)]
+            chunk = records[done : done + _until_due(row)]
             yield chunk
             row.rows += len(chunk)
             done += len(chunk)

@@ -31,7 +31,7 @@ BOUNDS = (WINDOW_START, WINDOW_END)
 class PartPieces(abc.ABC):
     """Divides large parts: values move from the *row* of a part to *pieces*, which are parts without records.
 
-    A part counts the moves in `moved`, and all its pieces merged into its row are the whole part.
+    A part counts its changes in `changes` and the moves in `moved`, and all its pieces merged into its row are the whole part.
     """
 
     @abc.abstractmethod

@@ -314,11 +314,11 @@ def test_columns_equal_single_records(steps, windows, result, lateness, in_time)
     st.integers(0, 3),
     st.integers(1, 4),
 )
-def test_many_values_move_at_same_record(steps, windows, lateness, in_time, most, records):
+def test_many_values_move_at_same_record(steps, windows, lateness, in_time, most, every):
     operator = operator_of(windows, Mixed, lateness=lateness)
     with (
         mock.patch("headrace.operators._result_record.MOST_IN_ROW", most),
-        mock.patch("headrace.operators._window_pieces.RECORDS", records),
+        mock.patch("headrace.operators._window_pieces.CHANGES", every),
     ):
         equals_single_records(operator, [*steps, step(later=4 * 86_400_000)], in_time=in_time)
 

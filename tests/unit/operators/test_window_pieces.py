@@ -71,11 +71,11 @@ def keyed_harness(stream):
 
 
 @contextlib.contextmanager
-def rows_of(most, records=1):
-    """Let a row have so many values of each field, beside pieces, when it has a multiple of so many records."""
+def rows_of(most, changes=1):
+    """Let a row have so many values of each field, beside pieces, when its part has a multiple of so many changes."""
     with (
         mock.patch("headrace.operators._result_record.MOST_IN_ROW", most),
-        mock.patch("headrace.operators._window_pieces.RECORDS", records),
+        mock.patch("headrace.operators._window_pieces.CHANGES", changes),
     ):
         yield
 
@@ -153,11 +153,11 @@ def test_windows_in_pieces_equal_a_plain_loop(bids, windows, most, marks, seed):
     bids=st.lists(BIDS, min_size=5, max_size=40),
     windows=st.sampled_from(SLICED),
     most=st.sampled_from([1, 2, 256]),
-    records=st.integers(1, 4),
+    every=st.integers(1, 4),
     retracts=st.booleans(),
     seed=st.integers(0, 999),
 )
-def test_splits_and_crashes_change_no_piece(bids, windows, most, records, retracts, seed):
+def test_splits_and_crashes_change_no_piece(bids, windows, most, every, retracts, seed):
     chance = random.Random(seed)
     changes = [*with_retractions(bids, chance)] if retracts else [(bid, INSERT) for bid in bids]
     pipeline = stream_of(windows, changes=retracts).sink("prices", key=("item", "window_start", "window_end"))
@@ -165,7 +165,7 @@ def test_splits_and_crashes_change_no_piece(bids, windows, most, records, retrac
     for is_split in (False, True):
         limit = {"execution": {"async-state": {"in-flight-records-limit": chance.choice([1, 3, 6000])}}}
         harness, rest = PipelineHarness(pipeline, parallelism=2, job=limit), list(changes)
-        with rows_of(most, records):
+        with rows_of(most, every):
             while rest:
                 size = chance.randint(1, 9) if is_split else len(rest)
                 taken, rest = rest[:size], rest[size:]

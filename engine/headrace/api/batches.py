@@ -224,6 +224,10 @@ class BundleAggregate(abc.ABC):
         """Return the accumulator with values added: the one that `add` would return after the last of them."""
 
 
+def _nothing(places: Sequence[tuple[int, str]]) -> list[Any]:
+    return [None for _ in places]
+
+
 @dataclass(frozen=True, slots=True)
 class KeyedColumns:
     """Records in arrival order, as columns. `values` holds the function's state of each key before them; None without one."""
@@ -252,6 +256,8 @@ class KeyedColumns:
     """Function that returns one of the `keys` as `ctx.key` has it."""
     entries: Sequence[Mapping[Any, Any]] = ()
     """Entries of the function's map of each key before the records, in order of their names, if it has a map."""
+    read: Callable[[Sequence[tuple[int, str]]], list[Any]] = _nothing
+    """Function that returns further values of the state, each for one of the `keys`, given by its place there, in a namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +301,17 @@ class ChangedEntry(NamedTuple):
     """Event time of the last record that wrote the entry (ms); None if none of these has."""
 
 
+class ChangedValue(NamedTuple):
+    """Changed value of the state that `KeyedColumns.read` has returned, for one of the `keys`, given by its place there, in a namespace."""
+
+    key: int
+    namespace: str
+    value: Any
+    """None for a value that is removed."""
+    timestamp: int
+    """Event time of the last record that wrote the value (ms)."""
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnResults:
     """State of each key after the records, and what they emit, or the timers that they register."""
@@ -307,6 +324,7 @@ class ColumnResults:
     deleted_timers: Iterable[ColumnTimer] = ()
     fired: Iterable[FiredTimer] = ()
     entries: Iterable[ChangedEntry] = ()
+    others: Iterable[ChangedValue] = ()
     timestamps: Sequence[int | None] | None = None
     """Event time of the last record that wrote each value (ms), None if none of these has. If left out: that of the key's last record."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_05UP, ROUND_HALF_EVEN, Context, Decimal, Inexact, InvalidOperation
 from functools import partial, reduce
@@ -37,11 +37,15 @@ _EXACT = frozenset({int, str, date, time, timedelta, UUID})
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A record that is added or retracted: `sign` is 1 or -1. `at` is its event time (ms)."""
+    """A record that is added or retracted: `sign` is 1 or -1. `at` is its event time (ms).
+
+    `pieces` are those of its window (`_window_pieces`), if it is a retraction.
+    """
 
     record: Any
     at: int
     sign: int = 1
+    pieces: Collection[Any] = ()
 
 
 def sign_of(kind: RowKind) -> int:
@@ -98,6 +102,14 @@ class Accumulator(StoredAggregate):
         """Return the state of the records of both accumulators; the records of `one` are earlier."""
 
 
+class CountedAccumulator(Accumulator):
+    """Numbers of different values. Those in one state may be negative where another state, which it is merged with, has the values."""
+
+    @abc.abstractmethod
+    def number(self, state: Any, value: Any, /) -> int:
+        """Return how often a state has a value."""
+
+
 class CountAccumulator(Accumulator):
     """Number of values."""
 
@@ -137,7 +149,7 @@ class CountAccumulator(Accumulator):
         return state
 
 
-class DistinctAccumulator(Accumulator):
+class DistinctAccumulator(CountedAccumulator):
     """Counts of the distinct values, by their JSON text."""
 
     can_remove = True
@@ -153,6 +165,10 @@ class DistinctAccumulator(Accumulator):
         del change
         _count(state, distinct_text(value), 1)
         return state
+
+    def number(self, state: dict[str, int], value: Any, /) -> int:
+        """Return how often a state has a value."""
+        return state.get(distinct_text(value), 0)
 
     def may_hold(self, state: dict[str, int], value: Any, change: Change, /) -> bool:
         """Return whether the state holds the value."""
@@ -176,8 +192,11 @@ class DistinctAccumulator(Accumulator):
 
     def merge(self, one: dict[str, int], other: dict[str, int], /) -> dict[str, int]:
         """Return the state of the records of both accumulators; the records of `one` are earlier."""
-        for text, count in other.items():
-            _count(one, text, count)
+        for text, count in other.items():  # takes a third less time than calls of `_count`
+            if total := one.get(text, 0) + count:
+                one[text] = total
+            else:
+                one.pop(text, None)
         return one
 
     def result(self, state: dict[str, int], /) -> int:
@@ -553,11 +572,12 @@ _SIGNS = tuple(sign_of(kind) for kind in RowKind)
 class BundledChanges:
     """Some records of a bundle as changes. While one is applied, it is the bundle's current record."""
 
-    __slots__ = ("_bundle", "records")
+    __slots__ = ("_bundle", "_pieces", "records")
 
-    def __init__(self, bundle: Bundle, records: Sequence[BundledRecord]) -> None:
-        """Take the records, at least one, in arrival order."""
+    def __init__(self, bundle: Bundle, records: Sequence[BundledRecord], pieces: Collection[Any] = ()) -> None:
+        """Take the records, at least one, in arrival order, and the pieces of their window for retractions."""
         self._bundle = bundle
+        self._pieces = pieces
         self.records = records
 
     def __iter__(self) -> Iterator[Change]:
@@ -565,7 +585,7 @@ class BundledChanges:
         work_on = self._bundle.work_on
         for record in self.records:
             work_on(record)
-            yield Change(record.record, record.timestamp, _SIGNS[record.kind])
+            yield Change(record.record, record.timestamp, _SIGNS[record.kind], self._pieces)
 
     def set_aside(self) -> None:
         """Move the current record to the quarantine: a retraction that matches nothing."""

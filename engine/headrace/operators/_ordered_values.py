@@ -2,7 +2,7 @@
 
 An extreme, a first and a last value cannot be computed back from the result alone: when it is retracted, the next one takes its
 place. So these accumulators keep all values of the records that were not taken back. A search takes log n steps; the state is
-written as a whole. `_multisets` has extremes by entry.
+written as a whole, but for extremes of windows (`_window_pieces`). `_multisets` has extremes by entry.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from decimal import Decimal
 from operator import itemgetter
 from typing import Any
 
-from headrace.operators._accumulators import Accumulator, Change, check_finite
+from headrace.operators._accumulators import Accumulator, Change, CountedAccumulator, check_finite
 from headrace.operators._value_types import are_equal, reader
 
 _value: Callable[[Any], Any] = itemgetter(0)
 _time: Callable[[Any], int] = itemgetter(0)
 
 
-class ExtremeOfAll(Accumulator):
+class ExtremeOfAll(CountedAccumulator):
     """Smallest or largest of all values: pairs of a value and how often it occurs, sorted by value."""
 
     can_remove = True
@@ -41,11 +41,16 @@ class ExtremeOfAll(Accumulator):
         self._count(state, self._checked(value), 1)
         return state
 
+    def number(self, state: list[Any], value: Any, /) -> int:
+        """Return how often a state has a value."""
+        place = bisect_left(state, value, key=_value)
+        return state[place][1] if place < len(state) and state[place][0] == value else 0
+
     def may_hold(self, state: list[Any], value: Any, change: Change, /) -> bool:
         """Return whether the state holds the value."""
         del change
         place = bisect_left(state, value, key=_value)
-        return place < len(state) and bool(state[place][0] == value)
+        return place < len(state) and bool(state[place][0] == value) and state[place][1] > 0
 
     def remove(self, state: list[Any], value: Any, change: Change, /) -> list[Any]:
         """Return the state with a value removed that it `may_hold`."""
@@ -55,9 +60,12 @@ class ExtremeOfAll(Accumulator):
 
     def merge(self, one: list[Any], other: list[Any], /) -> list[Any]:
         """Return the state of the records of both accumulators; the records of `one` are earlier."""
-        for value, number in other:
-            self._count(one, value, number)
-        return one
+        merged: list[Any] = []
+        for value, number in sorted([*one, *other], key=_value):  # fast: both are sorted
+            known, more = merged.pop() if merged and merged[-1][0] == value else (value, 0)
+            if number + more:
+                merged.append((known, number + more))
+        return merged
 
     def result(self, state: list[Any], /) -> Any:
         """Return the result."""

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.api.batches import BundledRecord, KeyedColumns
-from headrace.operators._accumulators import Accumulator, Change, DistinctAccumulator
-from headrace.operators._result_record import AggregatedField, ResultRecord, grouped
+from headrace.api.batches import BundledRecord, ChangedValue, KeyedColumns
+from headrace.operators._accumulators import Accumulator, Change, CountedAccumulator, DistinctAccumulator
+from headrace.operators._result_record import Additions, AggregatedField, ResultRecord, grouped
 from headrace.operators._running_fields import FieldInColumns, Layout, NotInColumnsError, is_plain, running_field
 from headrace.operators._value_types import BundledValues
+from headrace.operators._window_pieces import ColumnPieces, copied, stays
 
 if TYPE_CHECKING:
     from headrace.api.records import Struct
@@ -38,21 +39,22 @@ class PartColumns:
         makers = ((field, _in_columns(field, result.takes)) for field in result.fields)
         self._computed = [(field, make) for field, make in makers if make is not None]
         computed = {field.name for field, _ in self._computed}
-        self._others = [field for field in result.fields if field.name not in computed]
-        self._additions = grouped(self._others)
+        self._others = _OtherFields.of(field for field in result.fields if field.name not in computed)
 
-    def parts(self, columns: KeyedColumns) -> list[Any]:
+    def parts(self, columns: KeyedColumns) -> StoredParts:
         """Return the part of each key with the records added."""
         parts = [self._result.create() if part is None else part for part in columns.values]
         if any(part.rows < 0 for part in parts):
             raise NotInColumnsError
         layout = Layout.of(columns.key_numbers.to_numpy().astype(np.int64), len(parts))
-        states = self._computed_states(layout, parts, columns) | self._other_states(parts, columns)
+        added = _Added(self._result, self._others, parts, columns)
+        states = self._computed_states(layout, parts, columns) | added.states
         rows = np.array([part.rows for part in parts], np.int64) + layout.ends - layout.starts
         of_parts = [states[field.name] for field in self._result.fields]
         make_aggregates = type(self._result.create().aggregates)
         aggregates = map(make_aggregates, *of_parts) if of_parts else (make_aggregates() for _ in parts)
-        return list(map(self._result.slice, rows.tolist(), aggregates))
+        counts = () if self._result.pieces is None else (added.moved, [part.removed for part in parts])
+        return StoredParts(list(map(self._result.slice, rows.tolist(), aggregates, *counts)), added.pieces)
 
     def _computed_states(self, layout: Layout, parts: Sequence[Any], columns: KeyedColumns) -> dict[str, list[Any]]:
         """Return the states of the fields that columns can compute, by name."""
@@ -72,22 +74,76 @@ class PartColumns:
                 takes[name] += map(bool, map(where, objects))
         return {name: pa.array(taken, pa.bool_()) for name, taken in takes.items()}
 
-    def _other_states(self, parts: Sequence[Any], columns: KeyedColumns) -> dict[str, list[Any]]:
-        """Return the states of the other fields, by name."""
-        states: dict[str, list[Any]] = {field.name: [] for field in self._others}
-        for part, records in zip(parts, by_key(columns), strict=True) if self._others else ():
-            for name, state in self._added(part.aggregates, records):
-                states[name].append(state)
-        return states
 
-    def _added(self, stored: Any, records: Sequence[BundledRecord]) -> Iterator[tuple[str, Any]]:
-        """Yield the states of the other fields with the records of one key added, by name."""
-        for where, reads in self._additions:
-            chosen = records if where is None else [record for record in records if where(record.record)]
-            for read, fields in reads:
-                values = BundledValues(read, chosen)
-                for name, accumulator in fields:
-                    yield name, _with_values(accumulator, getattr(stored, name), values)
+class StoredParts(NamedTuple):
+    """Parts of keys with the records added: a row for each of the keys, and the changed pieces beside the rows."""
+
+    rows: list[Any]
+    pieces: Iterable[ChangedValue] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _OtherFields:
+    """Fields that columns cannot compute."""
+
+    names: Sequence[str]
+    all: Additions
+    counted: Additions
+    """Those whose values may move to pieces."""
+    uncounted: Additions
+
+    @classmethod
+    def of(cls, fields: Iterable[AggregatedField]) -> Self:
+        """Sort the fields."""
+        known = list(fields)
+        counted = [field for field in known if isinstance(field.accumulator, CountedAccumulator)]
+        uncounted = [field for field in known if field not in counted]
+        return cls([field.name for field in known], grouped(known), grouped(counted), grouped(uncounted))
+
+
+class _Added:
+    """States of the fields that columns cannot compute, with the records of each key added."""
+
+    def __init__(self, result: ResultRecord, fields: _OtherFields, parts: Sequence[Any], columns: KeyedColumns) -> None:
+        """Add the records to the parts, which do not change."""
+        self._fields = fields
+        self._pieces = None if result.pieces is None else ColumnPieces(result.pieces, columns)
+        self.moved = [] if self._pieces is None else [part.moved for part in parts]
+        """How often values of each part have moved to a piece, where they may."""
+        self.states: dict[str, list[Any]] = {name: [] for name in fields.names}
+        """The state of each key, by the name of the field."""
+        for key, (part, records) in enumerate(zip(parts, by_key(columns), strict=True)) if fields.names else ():
+            for name, state in self._of_key(key, part, records):
+                self.states[name].append(state)
+
+    @property
+    def pieces(self) -> Iterable[ChangedValue]:
+        """Return the pieces that have changed."""
+        return () if self._pieces is None else self._pieces.changes
+
+    def _of_key(self, key: int, part: Any, records: Sequence[BundledRecord]) -> Iterator[tuple[str, Any]]:
+        """Yield the states of one of the keys by name."""
+        if self._pieces is None or stays(part, len(records)):
+            yield from _with_records(part.aggregates, self._fields.all, records)
+            return
+        yield from _with_records(part.aggregates, self._fields.uncounted, records)
+        row, counted = copied(part), {}
+        for chunk in self._pieces.chunks(key, row, records):
+            counted = dict(_with_records(row.aggregates, self._fields.counted, chunk))
+            for name, state in counted.items():
+                setattr(row.aggregates, name, state)
+        self.moved[key] = row.moved
+        yield from counted.items()
+
+
+def _with_records(stored: Any, fields: Additions, records: Sequence[BundledRecord]) -> Iterator[tuple[str, Any]]:
+    """Yield the states of fields with the records of one key added, by name."""
+    for where, reads in fields:
+        chosen = records if where is None else [record for record in records if where(record.record)]
+        for read, accumulators in reads:
+            values = BundledValues(read, chosen)
+            for name, accumulator in accumulators:
+                yield name, _with_values(accumulator, getattr(stored, name), values)
 
 
 MOST_OBJECTS: Final = 500_000

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -17,11 +18,18 @@ from headrace.api.functions import Context
 from headrace.api.graph import KeyBy
 from headrace.api.records import Struct
 from headrace.api.states import AggregateFunction
-from headrace.operators._accumulators import Accumulator, BundledChanges, Change, OwnAccumulator, StoredAggregate
+from headrace.operators._accumulators import (
+    Accumulator,
+    BundledChanges,
+    Change,
+    CountedAccumulator,
+    OwnAccumulator,
+    StoredAggregate,
+)
 from headrace.operators._aggregates import Aggregate
 from headrace.operators._multisets import Multiset
 from headrace.operators._value_types import BundledValues, ValueType, annotated_type, reader, value_type
-from headrace.operators._window_results import WINDOW_END, WINDOW_START, WindowResult, emit_change
+from headrace.operators._window_results import WINDOW_END, WINDOW_START, PartPieces, WindowResult, emit_change
 
 KEY = "key"
 
@@ -59,11 +67,24 @@ class _Rows(Struct):
     rows: int
 
 
+class _DividedRows(_Rows):
+    """Part that may be divided. `moved` counts the moves of its values, `removed` the records that were taken back, both behind the aggregates."""
+
+    if TYPE_CHECKING:
+        removed: int
+
+    @property
+    def changes(self) -> int:
+        """Return the number of records that were added, or taken back."""
+        return self.rows + 2 * self.removed
+
+
 class ResultRecord(WindowResult):
     """Makes results of records. `takes` is the type of the records, `gives` the type of the result; `key` is the key of the records.
 
     With `windowed`, results may have the fields `window_start` and `window_end`. With `retracting`, records may be taken back.
     With `by_entry`, `multisets` has the fields whose values are stored one by one, which `add` leaves to its caller.
+    With `in_pieces`, large parts are divided.
 
     Raises `TypeError` for a field that nothing defines, or that has another type than its definition gives;
     `ValueError` for a field that the records lack.
@@ -78,6 +99,7 @@ class ResultRecord(WindowResult):
         retracting: bool,
         windowed: bool = True,
         by_entry: bool = False,
+        in_pieces: bool = False,
     ) -> None:
         """Read the annotations of `gives`."""
         self._retracting = retracting
@@ -109,7 +131,18 @@ class ResultRecord(WindowResult):
             f"{gives.__name__}Accumulators", [(field.name, field.accumulator.type) for field in self._stored]
         )
         self._aggregates = aggregates
-        self.slice: Any = msgspec.defstruct(f"{gives.__name__}Slice", [("aggregates", aggregates)], bases=(_Rows,))
+        self._counted: list[StoredField[CountedAccumulator]] = [
+            field for field in self._stored if isinstance(field.accumulator, CountedAccumulator)
+        ]
+        self._is_divided = in_pieces and bool(self._counted)
+        fields: list[Any] = [("aggregates", aggregates)]
+        if self._is_divided:
+            self.pieces = _Pieces(self.create, self._counted)
+            fields += [("moved", int, 0), ("removed", int, 0)]
+        base = _DividedRows if self._is_divided else _Rows
+        self.slice: Any = msgspec.defstruct(
+            f"{gives.__name__}Slice", fields, bases=(base,), omit_defaults=self._is_divided
+        )
 
     # -------------------------------------------------------------------------------------------------- annotations
 
@@ -211,8 +244,22 @@ class ResultRecord(WindowResult):
         if part is None or part.rows <= 0:
             return False
         states = part.aggregates
+        if change.pieces and part.moved:
+            return self._may_hold_with_pieces(change, states)
         return all(
             accumulator.may_hold(getattr(states, name), value, change)
+            for name, accumulator, value in self._read(change.record)
+        )
+
+    def _may_hold_with_pieces(self, change: Change, states: Any) -> bool:
+        """Return whether a row with its pieces may have the record of a retraction."""
+        of_parts = [states, *(piece.aggregates for piece in change.pieces)]
+        return all(
+            accumulator.may_hold(getattr(states, name), value, change)
+            or (
+                isinstance(accumulator, CountedAccumulator)
+                and sum(accumulator.number(getattr(of_part, name), value) for of_part in of_parts) > 0
+            )
             for name, accumulator, value in self._read(change.record)
         )
 
@@ -221,7 +268,11 @@ class ResultRecord(WindowResult):
         part.rows -= 1
         if part.rows <= 0:
             part.rows, part.aggregates = 0, self.create().aggregates
+            if self._is_divided:
+                part.moved = part.removed = 0
             return part
+        if self._is_divided:
+            part.removed += 1
         states = part.aggregates
         for name, accumulator, value in self._read(change.record):
             setattr(states, name, accumulator.remove(getattr(states, name), value, change))
@@ -276,7 +327,8 @@ class ResultRecord(WindowResult):
         """Return `one` with the records of `other` merged in. `other` does not change; the records of `one` are earlier."""
         one.rows += other.rows
         mine, others = one.aggregates, other.aggregates
-        for field in self.fields:
+        # Without records, as in a piece, the other aggregates are empty.
+        for field in self.fields if other.rows or not self._is_divided else self._counted:
             merged = field.accumulator.merge(getattr(mine, field.name), getattr(others, field.name))
             setattr(mine, field.name, merged)
         return one
@@ -303,6 +355,53 @@ class ResultRecord(WindowResult):
     def described(self) -> dict[str, Any]:
         """Return the aggregates, for people."""
         return {"aggregates": [f"{field.name} = {field.aggregate}" for field in self._stored]}
+
+
+MOST_IN_ROW = 256
+"""Number of different values up to which they are in the row of their part: it is written with each change."""
+
+
+class _Pieces(PartPieces):
+    """Divides the parts of results."""
+
+    def __init__(self, create: Callable[[], Any], counted: Sequence[StoredField[CountedAccumulator]]) -> None:
+        """Take the function that returns an empty part, and the fields whose values move."""
+        self._create = create
+        self._fields = [(field.name, field.accumulator) for field in counted]
+
+    def is_full(self, part: Any) -> bool:
+        """Return whether a row has too many values."""
+        states = part.aggregates
+        for name, _ in self._fields:  # noqa: SIM110 - called for each record: `any` takes twice as long
+            if len(getattr(states, name)) > MOST_IN_ROW:
+                return True
+        return False
+
+    def piece_of(self, part: Any) -> Any:
+        """Return a piece with the values of a row. It may share them with the row."""
+        piece = self._create()
+        for name, _ in self._fields:
+            setattr(piece.aggregates, name, getattr(part.aggregates, name))
+        return piece
+
+    def rest_of(self, part: Any) -> Any:
+        """Return a row without its values, after one more move. It is the given one, changed in place."""
+        part.moved += 1
+        for name, accumulator in self._fields:
+            setattr(part.aggregates, name, accumulator.create())
+        return part
+
+    def whole_of(self, part: Any, pieces: Collection[Any]) -> Any:
+        """Return a row with the values of its pieces, which are in the order of their values' arrival. None of them changes."""
+        whole = copy(part)
+        whole.aggregates = copy(part.aggregates)
+        for name, accumulator in self._fields:
+            first, *others = (getattr(piece.aggregates, name) for piece in (*pieces, part))
+            merged = copy(first)
+            for other in others:
+                merged = accumulator.merge(merged, other)
+            setattr(whole.aggregates, name, merged)
+        return whole
 
 
 def grouped(fields: Sequence[AggregatedField]) -> Additions:

@@ -269,7 +269,7 @@ class SessionColumns:
                     key_numbers=pa.array(of_record.astype(np.int32)),
                     values=[accumulators[number] for number in numbers.tolist()],
                 )
-                for number, accumulator in zip(numbers.tolist(), self._parts(added), strict=True):
+                for number, accumulator in zip(numbers.tolist(), self._parts(added).rows, strict=True):
                     accumulators[number] = accumulator
         return accumulators
 

@@ -6,14 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.api.batches import ColumnResults, ColumnTimer, KeyedColumns
 from headrace.operators._event_time import check_in_calendar
-from headrace.operators._part_columns import PartColumns, by_key
+from headrace.operators._part_columns import PartColumns, StoredParts, by_key
 from headrace.operators._result_record import ResultRecord
 from headrace.operators._running_fields import are_additions
 from headrace.operators._slice_times import SliceTimes
@@ -56,7 +55,8 @@ class SliceColumns:
         """Return the slices and the timers of new ones; None where a record fails, and has to be named."""
         with contextlib.suppress(Exception):
             self._check(columns)
-            return ColumnResults(self._parts(columns), timers=[*self._timers(columns)])
+            parts = self._parts(columns)
+            return ColumnResults(parts.rows, others=parts.pieces, timers=[*self._timers(columns)])
         return None
 
     def _check(self, columns: KeyedColumns) -> None:
@@ -71,7 +71,7 @@ class SliceColumns:
                 yield ColumnTimer(number, at, namespace)
 
 
-def parts_of(result: WindowResult) -> Callable[[KeyedColumns], list[Any]]:
+def parts_of(result: WindowResult) -> Callable[[KeyedColumns], StoredParts]:
     """Return the function that returns the part of each key with the records added, and changes nothing."""
     if isinstance(result, ResultRecord):
         return PartColumns(result).parts
@@ -79,5 +79,6 @@ def parts_of(result: WindowResult) -> Callable[[KeyedColumns], list[Any]]:
     return partial(_ranked, result)
 
 
-def _ranked(result: RankedWindow, columns: KeyedColumns) -> list[Any]:
-    return [result.with_records(part, records) for part, records in zip(columns.values, by_key(columns), strict=True)]
+def _ranked(result: RankedWindow, columns: KeyedColumns) -> StoredParts:
+    both = zip(columns.values, by_key(columns), strict=True)
+    return StoredParts([result.with_records(part, records) for part, records in both])

@@ -6,12 +6,13 @@ merges its slices when it fires.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace.api.batches import (
     Bundle,
@@ -43,6 +44,7 @@ from headrace.operators._triggers import (
     rows_of,
     shown_early,
 )
+from headrace.operators._window_pieces import DividedParts, Pieces, stays
 from headrace.operators._window_results import (
     BOUNDS,
     EARLY,
@@ -64,6 +66,8 @@ Out = TypeVar("Out", bound=Struct)
 
 FREE = "free "
 """Prefix of the namespace of a timer that frees a slice; the slice's number follows. It sorts after the windows' namespaces."""
+
+_NO_PIECES: Final[Pieces] = MappingProxyType({})
 
 _kind_of = attrgetter("kind")
 _time_of = attrgetter("timestamp")
@@ -88,6 +92,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
         self._times = SliceTimes(windows)
         self._shares_slices = len(windows.ends_of(windows.slice_of(0))) > 1
         self._window_result = result
+        self._divided = None if result.pieces is None else DividedParts(result, result.pieces)
         self._lateness = lateness
         self._early = early
         self._refusing = result.retraction_refused_by()
@@ -116,7 +121,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
         cannot remove a record, and for a window outside the calendar.
         """
         check_kind(ctx.row_kind, self._refusing)
-        change = Change(record, ctx.timestamp, sign_of(ctx.row_kind))
+        sign = sign_of(ctx.row_kind)
         start = self._times.slice_of(ctx.timestamp)
         ends = self._times.ends_of(start)
         if self._over_at(ends[-1]) <= ctx.watermark:
@@ -125,7 +130,11 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
         check_in_calendar(ctx.timestamp, self._times.start_of(ends[0]), ends[-1], self._lateness)
         slice_ = self.slices.namespace(str(start))
         stored = await slice_.get()
-        if change.sign < 0 and not self._window_result.may_hold(change, stored):
+        divided, pieces = self._divided, _NO_PIECES
+        if divided is not None and stored is not None and not stays(stored, 1, retracts=sign < 0):
+            pieces = await divided.prepare(self.slices, str(start), stored, retracts=sign < 0)
+        change = Change(record, ctx.timestamp, sign, pieces.values())
+        if sign < 0 and not self._window_result.may_hold(change, stored):
             ctx.quarantine(unmatched(ctx.row_kind, IN_WINDOW))
             return
         fired = [end for end in ends if end - 1 <= ctx.watermark < self._over_at(end)]
@@ -133,6 +142,8 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
         if stored is None:
             self._register(start, ctx)
         await slice_.add(change)
+        if pieces and divided is not None:
+            await divided.end(self.slices, str(start), pieces)
         for end, result in zip(fired, before, strict=True):
             self._window_result.emit(ctx, result, await self._result(end, ctx), at=end - 1)
         if self._early is not None:
@@ -174,7 +185,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
             for record in bundle.walk(bundle.records):
                 check_kind(RowKind(record.kind), self._refusing)
         by_slice = self._by_slice(bundle.records)
-        known = await self._known(by_slice)
+        known, divided = await self._known(by_slice), self._divided
         for start, all_records in by_slice.items():
             records = all_records if str(start) in known else self._from_first_addition(bundle, all_records)
             if not records:
@@ -184,8 +195,27 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
             check_in_calendar(ctx.timestamp, self._times.start_of(ends[0]), ends[-1], self._lateness)
             if (name := str(start)) not in known:
                 self._register(start, ctx)
-            await self.slices.namespace(name).add_all(BundledChanges(bundle, records))
+            retracts = any(map(_kind_of, records))
+            if divided is None or stays(known.get(name), len(records), retracts=retracts):
+                await self.slices.namespace(name).add_all(BundledChanges(bundle, records))
+            else:
+                await self._add_in_chunks(divided, name, bundle, records, retracts=retracts)
             self._register_early(ends, ctx)
+
+    async def _add_in_chunks(
+        self, divided: DividedParts, name: str, bundle: Bundle, records: Sequence[BundledRecord], *, retracts: bool
+    ) -> None:
+        """Add records to a slice, and move its values between them where they have to."""
+        slice_, pieces, done = self.slices.namespace(name), _NO_PIECES, 0
+        while done < len(records):
+            bundle.work_on(records[done])
+            row = await slice_.get()
+            if row is not None:
+                pieces = await divided.prepare(self.slices, name, row, retracts=retracts)
+            chunk = records[done : done + divided.next_records(row)]
+            await slice_.add_all(BundledChanges(bundle, chunk, pieces.values()))
+            await divided.end(self.slices, name, pieces)
+            done += len(chunk)
 
     @staticmethod
     def _from_first_addition(bundle: Bundle, records: Sequence[BundledRecord]) -> Sequence[BundledRecord]:
@@ -198,14 +228,13 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
             bundle.quarantine(unmatched(RowKind(record.kind), IN_WINDOW))
         return records[first:]
 
-    async def _known(self, starts: Collection[int]) -> Collection[str]:
-        """Return the names of those slices that the key has."""
+    async def _known(self, starts: Collection[int]) -> Mapping[str, Any]:
+        """Return those slices that the key has, by name."""
         names = tuple(map(str, starts))
         if len(names) > 1 or self._shares_slices:
             return await self.slices.get_namespaces(names)
-        return (
-            () if await self.slices.namespace(names[0]).get() is None else names
-        )  # sooner than reading all of the key
+        part = await self.slices.namespace(names[0]).get()  # sooner than reading all of the key
+        return {} if part is None else {names[0]: part}
 
     def _by_slice(self, records: Sequence[BundledRecord]) -> dict[int, Sequence[BundledRecord]]:
         """Return the records of each slice, in the order of the first ones."""
@@ -234,7 +263,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
             if name in parts and self._lateness:
                 await self._free(int(name), ctx)
             elif name in parts:
-                await self.slices.namespace(name).clear()
+                await self._clear(name, parts[name])
 
     @property
     def takes_timers(self) -> bool:
@@ -250,14 +279,15 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
         names_of, key = self._times.names_of, ctx.key
         windows = [names_of(timer.timestamp + 1) for timer in bundle.timers]
         names = windows[0] if len(windows) == 1 else tuple(dict.fromkeys(chain(*windows)))
-        parts = await self.slices.get_namespaces(names)
+        rows = await self.slices.get_namespaces(names)
+        parts = rows if self._divided is None else await self._divided.wholes(self.slices, rows)
         for timer, window in zip(bundle.walk(), windows, strict=True):
             end = timer.timestamp + 1
             result = self._merged([parts[name] for name in window if name in parts], end, key)
             self._window_result.emit(ctx, None, result, at=timer.timestamp)
             for name in self._times.last_names_of(end):
-                if parts.pop(name, None) is not None:
-                    await self.slices.namespace(name).clear()
+                if (part := parts.pop(name, None)) is not None:
+                    await self._clear(name, part)
 
     def _register(self, start: int, ctx: Context) -> None:
         """Register the timers of a new slice. A timer that fires at the end of the input could not register those of windows that have fired."""
@@ -298,8 +328,8 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
         now = await self._result(end, ctx)
         if self._purges:
             self._window_result.emit(ctx, None, now, at=end - 1)
-            for name in self._times.names_of(end):
-                await self.slices.namespace(name).clear()
+            for name, part in (await self._parts(end)).items():
+                await self._clear(name, part)
             return
         emitted = self.emitted.namespace(str(end))
         before = await emitted.value()
@@ -327,7 +357,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
         """Free a slice, or register the timer again: the lateness may have changed since the timer was registered."""
         over_at = self._over_at(self._times.ends_of(start)[-1])
         if over_at <= ctx.timestamp:
-            await self.slices.namespace(str(start)).clear()
+            await self._clear(str(start), await self.slices.namespace(str(start)).get())
         else:
             ctx.timers.register_event_time(over_at, f"{FREE}{start}")
 
@@ -341,7 +371,14 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
 
     async def _parts(self, end: int) -> dict[str, Any]:
         """Return the stored slices of a window, by name, the earliest first."""
-        return await self.slices.get_namespaces(self._times.names_of(end))
+        rows = await self.slices.get_namespaces(self._times.names_of(end))
+        return rows if self._divided is None else await self._divided.wholes(self.slices, rows)
+
+    async def _clear(self, name: str, part: Any) -> None:
+        """Remove a slice."""
+        if self._divided is not None and part is not None and part.moved:
+            await self._divided.clear_pieces(self.slices, name, part.moved)
+        await self.slices.namespace(name).clear()
 
     def _merged(self, parts: Collection[Any], end: int, key: Any) -> Any:
         """Return the result of a window that consists of these slices."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -28,6 +28,41 @@ BOUNDS = (WINDOW_START, WINDOW_END)
 """Fields of a result that hold the bounds of its window."""
 
 
+class PartPieces(abc.ABC):
+    """Divides large parts: values move from the *row* of a part to *pieces*, which are parts without records.
+
+    A part counts its changes in `changes` and the moves in `moved`, and all its pieces merged into its row are the whole part.
+    """
+
+    @abc.abstractmethod
+    def is_full(self, part: Any) -> bool:
+        """Return whether a row has too many values."""
+
+    @abc.abstractmethod
+    def piece_of(self, part: Any) -> Any:
+        """Return a piece with the values of a row. It may share them with the row."""
+
+    @abc.abstractmethod
+    def rest_of(self, part: Any) -> Any:
+        """Return a row without its values, after one more move. It is the given one, changed in place."""
+
+    @abc.abstractmethod
+    def whole_of(self, part: Any, pieces: Collection[Any]) -> Any:
+        """Return a row with the values of its pieces, which are in the order of their values' arrival. None of them changes."""
+
+
+class PartUpdate(Iterable[Change]):
+    """Change of a whole part, which a state of parts takes in place of changes: it stores what `update` makes of the part."""
+
+    def __init__(self, update: Callable[[Any], Any]) -> None:
+        """Take the function."""
+        self.update = update
+
+    def __iter__(self) -> Iterator[Change]:
+        """Yield nothing."""
+        return iter(())
+
+
 class WindowResult(abc.ABC):
     """Computation of a window's result from its records. A *part* is the stored form of some of them, and may be changed in place."""
 
@@ -41,6 +76,8 @@ class WindowResult(abc.ABC):
     """What each field of a result reads."""
     chosen_by: Reads = frozenset()
     """What decides which results a window has."""
+    pieces: PartPieces | None = None
+    """How parts with many values are divided; None if they never are."""
 
     def column_reads(self) -> ColumnReads:
         """Return what windows with this result read. Their time is that of their results."""
@@ -152,6 +189,8 @@ def aggregate_function(window_result: WindowResult) -> AggregateFunction[Change,
         def add_all(self, values: Iterable[Change], accumulator: Any, /) -> Any:
             if isinstance(values, BundledChanges):
                 return window_result.add_together(values, accumulator)
+            if isinstance(values, PartUpdate):
+                return values.update(accumulator)
             for value in values:
                 accumulator = window_result.add(value, accumulator)
             return accumulator

@@ -94,12 +94,19 @@ class ColumnWork:
         names = columns.keys
         if columns.namespaces:
             names = [*map(within, columns.keys, columns.namespaces)]
-        columns = replace(columns, values=store.values_of(names))
+        keys = columns.keys
+        columns = replace(
+            columns,
+            values=store.values_of(names),
+            read=lambda places: store.values_of([within(keys[key], namespace) for key, namespace in places]),
+        )
         results = function.process_columns(columns)
         if results is None:
             return False
         times = _last_times(columns) if results.timestamps is None else results.timestamps
         store.set_values(names, results.values, times)
+        for key, namespace, value, timestamp in results.others:
+            store.set_values([within(keys[key], namespace)], [value], [timestamp])
         self._change(columns.keys, results)
         late = columns.timestamps.to_numpy() <= columns.watermarks
         self.process.count(len(rows), int(late.sum()))

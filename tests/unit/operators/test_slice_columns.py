@@ -305,6 +305,37 @@ def test_columns_equal_single_records(steps, windows, result, lateness, in_time)
     equals_single_records(operator_of(windows, result, lateness=lateness), steps, in_time=in_time)
 
 
+@examples(40)
+@given(
+    steps(SALES),
+    st.sampled_from(WINDOWS),
+    st.sampled_from([0, 8]),
+    st.booleans(),
+    st.integers(0, 3),
+    st.integers(1, 4),
+)
+def test_many_values_move_at_same_record(steps, windows, lateness, in_time, most, every):
+    operator = operator_of(windows, Mixed, lateness=lateness)
+    with (
+        mock.patch("headrace.operators._result_record.MOST_IN_ROW", most),
+        mock.patch("headrace.operators._window_pieces.CHANGES", every),
+    ):
+        equals_single_records(operator, [*steps, step(later=4 * 86_400_000)], in_time=in_time)
+
+
+@pytest.mark.parametrize("windows", [Tumbling(ms(10_000)), Hopping(ms(10_000), ms(5000))])
+def test_columns_move_many_values(windows):
+    sales = [Sale("a", at, at % 7, 0.5, f"article {at}", is_new=False) for at in range(3000)]
+    given = [step(*part, later=1, ends_batch=True) for part in (sales[:700], sales[700:720], sales[720:])]
+    operator = operator_of(windows, Mixed)
+    assert equals_single_records(operator, given) == [True, True, True, False]
+    stage = Stage(operator, by_columns=True)
+    for batch in ordered(given, in_time=True):
+        stage.run(*batch)
+    namespaces = {entry.rpartition(b"\x00")[2] for entry, _ in stage.backend.items()}  # noqa: PERF102 - no dict
+    assert {b"0", b"0 2"} <= namespaces  # four moves, each of 512 values
+
+
 @examples(15)
 @given(steps(SALES | UNUSUAL), st.sampled_from(WINDOWS))
 def test_errors_are_those_of_single_records(steps, windows):

@@ -1,0 +1,162 @@
+"""Pieces of large parts: a micro-batch writes the values that it changes, and not all values of a window.
+
+A part of a window (`WindowResult`) is a row of a state, in a namespace. When it has many different values, as of
+`CountDistinct`, they move to a piece, which is a row in a namespace beside it. So only the last values are written with each change.
+Pieces of *level* n have the values of 2 to the power of n moves, and there is at most one of each level: a move merges the pieces that
+are as large as what it moves, as a binary counter carries. So a value is written again once for each level, and a window that
+fires reads few rows.
+
+Values move at a change, by the number of changes before it alone: so pieces do not depend on bundles and micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from typing import Any, Final
+
+from headrace.api.batches import BundledRecord, ChangedValue, KeyedColumns
+from headrace.api.states import AggregatingState
+from headrace.operators._accumulators import Change
+from headrace.operators._window_results import PartPieces, PartUpdate, WindowResult
+
+PartState = AggregatingState[Change, Any, Any]
+"""State that holds parts."""
+Pieces = Mapping[str, Any]
+"""Pieces of one part by their namespaces, the earliest first."""
+
+CHANGES: Final = 512
+"""Values of a large row move to a piece when its part has a multiple of so many changes, and one more comes."""
+
+
+def stays(row: Any, records: int, *, retracts: bool = False) -> bool:
+    """Return whether so many records neither move values of a row (None: there is none), nor read its pieces. Mostly they do neither."""
+    if row is None:
+        return records <= CHANGES
+    may_move = row.changes and row.changes % CHANGES == 0
+    return not (may_move or (retracts and row.moved)) and records <= _until_due(row)
+
+
+def _is_due(pieces: PartPieces, row: Any) -> bool:
+    """Return whether the values of a row move at the next change."""
+    return row.changes % CHANGES == 0 and row.changes > 0 and pieces.is_full(row)
+
+
+def _until_due(row: Any) -> int:
+    """Return how many changes come before values of this row may move again, or for the first time."""
+    changes: int = row.changes
+    return CHANGES - changes % CHANGES
+
+
+class DividedParts:
+    """Divides the parts of a state, for the key whose code runs. `name` is the namespace of a part's row."""
+
+    def __init__(self, result: WindowResult, pieces: PartPieces) -> None:
+        """Take the result, and how its parts are divided."""
+        self._merge = result.merge
+        self._pieces = pieces
+
+    async def whole(self, state: PartState, name: str, row: Any) -> Any:
+        """Return the whole part of a row; None if there is none."""
+        if row is None or not row.moved:
+            return row
+        return self._pieces.whole_of(row, (await self._pieces_of(state, name, row)).values())
+
+    async def wholes(self, state: PartState, rows: dict[str, Any]) -> dict[str, Any]:
+        """Return the whole parts of some rows."""
+        if not any(row.moved for row in rows.values()):
+            return rows
+        return {name: await self.whole(state, name, row) for name, row in rows.items()}
+
+    async def prepare(self, state: PartState, name: str, row: Any, *, retracts: bool) -> Pieces:
+        """Move the values of a row if the next record is the one for it; return its pieces if records are taken back."""
+        if _is_due(self._pieces, row):
+            await self._move(state, name, row)
+        return await self._pieces_of(state, name, row) if retracts and row.moved else {}
+
+    @staticmethod
+    def next_records(row: Any) -> int:
+        """Return how many records may be added together, behind `prepare`."""
+        return CHANGES if row is None else _until_due(row)
+
+    async def _pieces_of(self, state: PartState, name: str, row: Any) -> Pieces:
+        """Return the pieces of a row, the earliest first."""
+        return await state.get_namespaces(_piece_names(name, row.moved))
+
+    async def end(self, state: PartState, name: str, pieces: Pieces) -> None:
+        """Remove the pieces that `prepare` has returned, if the part has lost them: with its last record."""
+        row = await state.namespace(name).get() if pieces else None
+        for piece in pieces if row is not None and not row.moved else ():
+            await state.namespace(piece).clear()
+
+    async def _move(self, state: PartState, name: str, row: Any) -> None:
+        """Move the values of a row to a piece."""
+        target, merged = _target(name, row.moved)
+        piece = self._pieces.piece_of(row)
+        if merged:
+            await state.merge_namespaces(target, merged)
+        await state.namespace(target).add_all(PartUpdate(lambda pieces: self._merge(pieces, piece)))
+        await state.namespace(name).add_all(PartUpdate(self._pieces.rest_of))
+
+    @staticmethod
+    async def clear_pieces(state: PartState, name: str, moved: int) -> None:
+        """Remove the pieces of a part with so many moves."""
+        for piece in _piece_names(name, moved):
+            await state.namespace(piece).clear()
+
+
+class ColumnPieces:
+    """Divides the parts of records as columns, as `DividedParts` does. What is stored does not change: `changes` has all changes of pieces."""
+
+    def __init__(self, pieces: PartPieces, columns: KeyedColumns) -> None:
+        """Take how parts are divided, and the records by key and namespace."""
+        self._pieces = pieces
+        self._columns = columns
+        self._changed: dict[tuple[int, str], tuple[Any, int]] = {}
+
+    @property
+    def changes(self) -> Iterator[ChangedValue]:
+        """Return the pieces that have changed; None for those that are removed."""
+        for (key, name), (piece, at) in self._changed.items():
+            yield ChangedValue(key, name, piece, at)
+
+    def chunks(self, key: int, row: Any, records: Sequence[BundledRecord]) -> Iterator[Sequence[BundledRecord]]:
+        """Yield the records of one of the keys, and move values of its row between them. The caller adds their values to the row in place."""
+        done = 0
+        while done < len(records):
+            if _is_due(self._pieces, row):
+                self._move(key, row, records[done].timestamp)
+            chunk = records[done : done + _until_due(row)]
+            yield chunk
+            row.rows += len(chunk)
+            done += len(chunk)
+
+    def _move(self, key: int, row: Any, at: int) -> None:
+        target, merged = _target(self._columns.namespaces[key], row.moved)
+        stored = self._columns.read([(key, name) for name in (*merged, target)])
+        earlier = [self._changed.get((key, name), (piece, at))[0] for name, piece in zip(merged, stored, strict=False)]
+        self._changed.update(((key, name), (None, at)) for name in merged)
+        self._changed[key, target] = self._pieces.piece_of(self._pieces.whole_of(row, earlier)), at
+        self._pieces.rest_of(row)
+
+
+def copied(row: Any) -> Any:
+    """Return a row whose aggregates may be replaced."""
+    other = copy(row)
+    other.aggregates = copy(row.aggregates)
+    return other
+
+
+def _target(name: str, moved: int) -> tuple[str, list[str]]:
+    """Return the namespace of the piece of the next move, and those of the pieces that it takes in, the largest first."""
+    level = (~moved & (moved + 1)).bit_length() - 1  # the first one without a piece
+    return _piece_name(name, level), _piece_names(name, moved % (1 << level))
+
+
+def _piece_names(name: str, moved: int) -> list[str]:
+    """Return the namespaces of the pieces of a part with so many moves, the largest first."""
+    return [_piece_name(name, level) for level in reversed(range(moved.bit_length())) if moved >> level & 1]
+
+
+def _piece_name(name: str, level: int) -> str:
+    return f"{name} {level}"

@@ -58,10 +58,6 @@ BLOCKS = {
     "airflow": {
         "make airflow": AIRFLOW,
         "{": "unit/docs/test_page_blocks.py::test_result_on_the_airflow_page_is_json",
-        "AirflowFailException": MESSAGE,
-        "conf/jobs/flights.yaml makes no DAG": MESSAGE,
-        "IntervalError": MESSAGE,
-        "input changed (file": MESSAGE,
         "airflow backfill create": AIRFLOW,
         "export AIRFLOW_CONN_HEADRACE_AIRFLOW_API": "unit/cli/test_backfill_dag.py::test_backfill_shows_each_day",
         'eval "$(.venv/bin/python': "demo/test_demo.py::test_documented_backfill_follows_the_demo",

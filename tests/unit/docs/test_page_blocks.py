@@ -28,7 +28,6 @@ COMMANDS = "unit/docs/test_command_pages.py"
 SHOP = "unit/docs/test_shop_pages.py"
 COMING = "unit/docs/test_coming_from_pages.py"
 CORRECTIONS = "unit/docs/test_corrections_page.py::test_corrections_page_shows_real_outputs"
-FLIGHTS_DAY = "demo/test_flights_backfill.py::test_page_repairs_an_incomplete_day"
 
 # The tests below check all blocks of these kinds.
 MESSAGE = "a message: it has the words of the engine's code"
@@ -70,14 +69,9 @@ BLOCKS = {
     },
     "async-io": {"headrace run JOB --finish": SYNTAX},
     "backfill": {
-        "$ headrace backfill shop --from 2026-03-01": "unit/cli/test_backfill.py::test_promotion_policy_decides_about_the_result",
-        "$ headrace backfill shop --from 2026-03-02": f"{SHOP}::test_backfill_page_computes_a_day_again",
-        "$ headrace branch promote shop": f"{SHOP}::test_backfill_page_computes_a_day_again",
-        "$ headrace backfill flights": FLIGHTS_DAY,
         "headrace backfill shop --from 2026-03-02": SYNTAX,
         "$ headrace backfill spend": "unit/docs/test_backfill_page.py::test_page_corrects_a_day_of_a_table",
         "$ headrace backfill bronze": "unit/cli/test_chain_of_jobs.py::test_two_commands_correct_the_chain",
-        "$ headrace branch promote flights": FLIGHTS_DAY,
         "job        0 ---": DRAWING,
     },
     "branches": {

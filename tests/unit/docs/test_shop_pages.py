@@ -7,12 +7,8 @@ import re
 import shlex
 import subprocess
 import sys
-from decimal import Decimal
 from importlib import invalidate_caches
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -101,13 +97,6 @@ def shop(tmp_path, monkeypatch):
 def ran(shop):
     """The project after one run."""
     assert shop.call("headrace run")[0] == 0
-    return shop
-
-
-@pytest.fixture
-def by_day(shop):
-    """The project with one file in a micro-batch."""
-    shop.edit("conf/jobs/shop.yaml", ("path: input/orders", "path: input/orders\n    max_files_per_batch: 1"))
     return shop
 
 
@@ -202,20 +191,6 @@ def test_branch_page_draws_the_lines(shop, monkeypatch):
         assert exit_code == 0, printed
     shop.check(calls_of("branches", "headrace checkpoints"))
     shop.check(calls_of("branches", "headrace status"))
-
-
-@pytest.mark.slow
-def test_backfill_page_computes_a_day_again(by_day):
-    assert by_day.call("headrace run")[0] == 0
-    file = by_day.folder / "input/orders/2026-03-02.parquet"
-    rows = pq.read_table(file)
-    first = pc.equal(pa.array(range(len(rows))), pc.index(rows["customer"], "c00"))
-    amounts = rows.schema.field("amount")
-    more = pc.if_else(first, pc.add(rows["amount"], Decimal(45)), rows["amount"]).cast(amounts.type)
-    pq.write_table(rows.set_column(rows.schema.get_field_index("amount"), amounts, more), file)
-    by_day.check(calls_of("backfill", "headrace backfill shop --from 2026-03-02 --to 2026-03-03 --dry-run"))
-    by_day.check(calls_of("backfill", "headrace backfill shop --from 2026-03-02 --to 2026-03-03\n"))
-    by_day.check(calls_of("backfill", "headrace branch promote shop"))
 
 
 @pytest.mark.slow

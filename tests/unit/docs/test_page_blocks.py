@@ -75,11 +75,8 @@ BLOCKS = {
         "job        0 ---": DRAWING,
     },
     "branches": {
-        "$ headrace branch create shop try_it": f"{SHOP}::test_branch_page_creates_branches",
-        "$ headrace branch create flights": FLIGHTS,
-        "$ headrace branch promote shop try_it": SYNTAX,
+        "$ headrace branch create shop try_it": f"{SHOP}::test_branch_page_creates_a_branch",
         "$ headrace checkpoints": f"{SHOP}::test_branch_page_draws_the_lines",
-        "$ headrace status": f"{SHOP}::test_branch_page_draws_the_lines",
         "log of the job": DRAWING,
     },
     "changing-jobs": {

@@ -21,10 +21,6 @@ from tests.unit.support.doc_pages import blocks_of, calls_of, normalised, shows
 pytestmark = pytest.mark.slow
 
 
-def test_age_and_size_of_branch_are_volatile():
-    assert normalised("is 1 second old and has 7 bytes") == normalised("is 34\nminutes old and has 51,208 bytes")
-
-
 SECOND_LOOK = "a second look at the days after the first one, with the code of today"
 
 
@@ -168,11 +164,9 @@ def test_report_page_writes_a_page(ran):
 
 
 @pytest.mark.slow
-def test_branch_page_creates_branches(shop):
+def test_branch_page_creates_a_branch(shop):
     shop.call("headrace run --max-batches 1")
     shop.check(calls_of("branches", 'headrace branch create shop try_it --at 0 --why "another rule"'))
-    assert shop.call("headrace branch drop shop try_it")[0] == 0
-    shop.check(calls_of("branches", "headrace branch create shop try_it --at 0 --set run.budgt"), (0, 2))
 
 
 @pytest.mark.slow
@@ -190,7 +184,6 @@ def test_branch_page_draws_the_lines(shop, monkeypatch):
         exit_code, printed = shop.call(command)
         assert exit_code == 0, printed
     shop.check(calls_of("branches", "headrace checkpoints"))
-    shop.check(calls_of("branches", "headrace status"))
 
 
 @pytest.mark.slow

@@ -80,8 +80,6 @@ BLOCKS = {
         "log of the job": DRAWING,
     },
     "changing-jobs": {
-        "fail  state": MESSAGE,
-        "ConfigError": MESSAGE,
         "$ headrace state drop": f"{SHOP}::test_change_page_drops_an_operator",
         "headrace state rename shop --sink": SYNTAX,
         "$ headrace state rename": f"{SHOP}::test_change_page_renames_an_operator",

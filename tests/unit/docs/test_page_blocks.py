@@ -110,7 +110,6 @@ BLOCKS = {
         "$ headrace history retract": "unit/cli/test_correct_by_hand.py::test_page_takes_a_row_out",
         "$ headrace why": f"{SHOP}::test_correcting_page_corrects_a_key",
         "$ headrace state": f"{SHOP}::test_correcting_page_corrects_a_key",
-        "$ headrace branch": f"{SHOP}::test_correcting_page_corrects_a_key",
         "headrace state load": "unit/edits/test_load.py::test_new_job_begins_with_loaded_values",
     },
     "corrections": {"$ ": CORRECTIONS},

@@ -123,8 +123,8 @@ def test_correcting_page_corrects_a_key(ran):
     for first in ("why", "state set shop c07 --field orders=29 --field spent=570.00\n"):
         ran.check(calls_of(page, f"headrace {first}"))
     ran.check(calls_of(page, "headrace state set shop c07 --field orders=29 --field spent=570.00 --apply"))
-    ran.check(calls_of(page, "headrace branch create"))
-    ran.check(calls_of(page, "headrace state set-timer"))
+    code, printed = ran.call("headrace state set-timer shop c07 2026-04-01T00:00Z --operator totals")
+    assert (code, "2026-04-01T00:00:00Z" in printed, "Nothing was changed" in printed) == (0, True, True)
 
 
 @pytest.mark.slow

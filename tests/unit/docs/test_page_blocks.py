@@ -216,12 +216,8 @@ BLOCKS = {
     "report": {"$ headrace report": f"{SHOP}::test_report_page_writes_a_page"},
     "running-on-a-cluster": {
         "$ headrace run shop --runner local\n2026": f"{SHOP}::test_cluster_page_runs_without_a_jvm",
-        "$ headrace run shop --runner local\nConfigError": f"{SHOP}::test_cluster_page_refuses_topics_without_spark",
-        "$ headrace check --cluster laptop": f"{SHOP}::test_cluster_page_checks_another_profile",
-        "ConfigError: the server of Spark Connect": MESSAGE,
         "make setup": MACHINE,
         "cp .env.example": MACHINE,
-        "docker buildx": MACHINE,
     },
     "schema-evolution": {"version 1   Leg": DRAWING, "StateSchemaError": MESSAGE},
     "several-sources": {

@@ -100,7 +100,6 @@ BLOCKS = {
         "$ headrace state get N1": f"{COMMANDS}::test_cli_page_prints_documents",
     },
     "commit-protocol": {"checkpoints    0 --": DRAWING, "folder came from a backup": DRAWING},
-    "compatibility": {"ERROR:": MACHINE, "ConfigError": MESSAGE},
     "concepts": {"ordinals    0": DRAWING},
     "configuration": {
         "headrace jobs --schema": SYNTAX,

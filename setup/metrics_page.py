@@ -26,25 +26,22 @@ pip install 'headrace[otel]'
 export OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4318
 ```
 
-Without an endpoint nothing of OpenTelemetry is imported. Jobs' files and pipelines need no change. [Alerts](alerts.md) need no collector.
+Jobs' files and pipelines need no change. [Alerts](alerts.md) need no collector. The variables of OpenTelemetry for Python hold
+(`OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_TRACES_SAMPLER`, ...); an endpoint of one signal (`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`) exports that signal alone.
 
 | variable | what Headrace does |
 |---|---|
-| `OTEL_EXPORTER_OTLP_ENDPOINT`, or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` and `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` | exports to this address; an address of one signal alone exports that signal alone |
 | `OTEL_EXPORTER_OTLP_PROTOCOL`, or that of a signal | `http/protobuf`, the default, or `grpc`, which needs `opentelemetry-exporter-otlp-proto-grpc` |
-| `OTEL_TRACES_EXPORTER`, `OTEL_METRICS_EXPORTER` | `none` switches a signal off, `otlp` is the default; `otlp_proto_http` and `otlp_proto_grpc` are `otlp` with that protocol |
-| `OTEL_SDK_DISABLED` | `true` switches all off |
-| `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | name and attributes of the resource; the name is `headrace` by default |
+| `OTEL_TRACES_EXPORTER`, `OTEL_METRICS_EXPORTER`, `OTEL_SDK_DISABLED` | `none` switches a signal off; `true` all |
+| `OTEL_SERVICE_NAME` | is `headrace` by default |
 | `TRACEPARENT`, `TRACESTATE` | the span that is the parent of the run ([W3C](https://www.w3.org/TR/trace-context/)); a parent that is not sampled has no spans below it |
-| all others, such as `OTEL_EXPORTER_OTLP_HEADERS`, `_CERTIFICATE`, `_COMPRESSION`, `OTEL_TRACES_SAMPLER` and `OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE` | as OpenTelemetry for Python takes them |
 
 ## With Airflow
 
 Where Airflow's settings have `[traces] otel_on` or `[metrics] otel_on`, the operators give the driver the endpoint and the protocol by which Airflow
-itself exports, unless the environment says them already. The span of the run is a child of Airflow's span of the task. That goes for the local runner and
-for Spark in client mode. A driver in cluster mode runs on another machine: it gets the parent alone, and its endpoint from the settings of the
-profile (`spark.yarn.appMasterEnv.OTEL_EXPORTER_OTLP_ENDPOINT`). Airflow's traces go over gRPC unless `OTEL_TRACES_EXPORTER` says otherwise, and so do
-the driver's then: install `opentelemetry-exporter-otlp-proto-grpc` in its environment.
+itself exports, unless the environment says them already. The span of the run is a child of Airflow's span of the task. A driver in cluster mode gets
+the parent alone, and its endpoint from the settings of the profile (`spark.yarn.appMasterEnv.OTEL_EXPORTER_OTLP_ENDPOINT`). Airflow's traces go over
+gRPC unless `OTEL_TRACES_EXPORTER` says otherwise: install `opentelemetry-exporter-otlp-proto-grpc` in the driver's environment.
 
 ## What is in a trace
 
@@ -56,31 +53,26 @@ run             job, run_id, branch, mode, interval, exit, checkpoint, rows, sto
          └─ call  operator, service, attempt, elements, outcome, seconds
 ```
 
-The names of attributes begin with `headrace.`. Times of a watermark are milliseconds since 1970, as everywhere. Workers and executors export nothing: a task
-tells the driver its begin, its end and some of its calls, and the driver makes spans of them. If the clock of a worker's machine is wrong, its spans are
-moved into the span of their stage.
+The names of attributes begin with `headrace.`. Times of a watermark are milliseconds since 1970. Workers and executors export nothing: the driver
+makes the spans of their tasks.
 
-- A call is one that left the process: not one that a cache answered. Of each task, the {MOST_CALLS} slowest calls and the first {MOST_CALLS} without an
-  answer are in the trace; `calls_left_out` is the number of the others. `outcome` is `answered`, `failed` (it raised) or `cancelled` (its time was over, or the run
-  stopped). A call of `invoke_many` has several `elements`, and no `attempt`.
-- A run that fails marks its spans, up to the stage, as errors, with the class and the message of the exception; tasks of that stage are not in the trace. Credentials and queries in URLs are left out, and so
-  is the message of an exception that is not Headrace's.
-- `exit` is the [exit code](errors.md). A run that is killed leaves no span of itself, but those of its micro-batches.
+- Of each task, the {MOST_CALLS} slowest calls and the first {MOST_CALLS} without an answer are in the trace; `calls_left_out` is the number of the
+  others. `outcome` is `answered`, `failed` (it raised) or `cancelled` (its time was over, or the run stopped).
+- A run that fails marks its spans, up to the stage, as errors, with the class and the message of the exception. Credentials and queries in URLs are
+  left out, and so is the message of an exception that is not Headrace's.
+- A run that is killed leaves no span of itself, but those of its micro-batches.
 
 ## What it costs
 
-A thread of the driver does all of it, from the import of OpenTelemetry to the requests, after each commit. The run does not wait for it, except at its end: for
-{PATIENCE:g} s at most, once OpenTelemetry is imported. So a collector that is down, hangs or answers errors costs no more than that, and never fails a run: one line on stderr, `telemetry: not all was
-exported: ...`, says what went wrong. While a collector is slow, the spans of 64 micro-batches wait; those of others are left out. Metrics are not.
-The imports cost the driver 0.3 s of a processor, beside what the run does. Tasks read two clocks more, and two for each call, which takes 0.6 microseconds longer.
+A collector that is down, hangs or answers errors never fails a run, and delays its end by {PATIENCE:g} s at most, once OpenTelemetry is imported (0.3 s of a
+processor). One line on stderr, `telemetry: not all was exported: ...`, says what went wrong. While a collector is slow, the spans of 64 micro-batches
+wait; those of others are left out. Metrics are not.
 
 ## Metrics
 
-After each commit, with the attributes `job` and, on a branch, `branch`. Counters add up what this run has committed; gauges have the last value. Those of a job as a whole are
-there after each commit (`lag`, `waiting`) or at the end of a run that succeeded; the growth of the state is that of a week. A checkpoint has [the same numbers](state-tables.md#metrics).
-
-Each run is a process, so its counters begin at 0, as OpenTelemetry allows. If your backend adds up numbers of short processes badly, choose
-`OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=delta`.
+After each commit, with the attributes `job` and, on a branch, `branch`. Counters add up what this run has committed; gauges have the last value. A
+checkpoint has [the same numbers](state-tables.md#metrics). Each run is a process, so its counters begin at 0. If your backend adds up numbers of short
+processes badly, choose `OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=delta`.
 
 """
 HEADING: Final = "| metric | unit | kind | meaning |\n|---|---|---|---|\n"

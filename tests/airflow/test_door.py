@@ -138,18 +138,3 @@ def test_dag_in_docs_page_can_be_parsed(home):
 
     assert {task.task_id for task in names["take_in"].dag.tasks} == {"take_in", "arrived", "keep", "tell"}
     DagSerialization.to_json(names["take_in"].dag)
-
-
-def test_dag_of_the_docs_page_can_be_parsed(home, edit_job):
-    page_text = (PROJECT / "docs" / "airflow.md").read_text()
-    section = page_text.split("## Operators for your own DAG")[1]
-    block = section.split("```python\n")[1].split("```")[0]
-    file = home / "conf" / "jobs" / "flights.yaml"
-    for job in "orders", "revenue":
-        (home / "conf" / "jobs" / f"{job}.yaml").write_text(file.read_text().replace("job: flights", f"job: {job}"))
-    names: dict[str, Any] = {"__file__": str(home / "morning.py"), "__name__": "morning"}
-    exec(compile(block, str(home / "morning.py"), "exec"), names)  # noqa: S102  the page's own code
-
-    dag = names["revenue"].dag
-    assert [task.task_id for task in dag.topological_sort()] == ["orders", "revenue", "keep"]
-    DagSerialization.to_json(dag)

@@ -37,9 +37,6 @@ def test_corrections_page_shows_real_outputs(project):
         if program == "export":
             environment |= dict(word.split("=", 1) for word in words)
             continue
-        if program == "unset":
-            environment = {name: value for name, value in environment.items() if name not in words}
-            continue
         runner = ["--runner", "local"] if words[0] == "run" else []
         done = subprocess.run(
             [*PROGRAMS[program], *words, *runner],

@@ -28,7 +28,6 @@ COMMANDS = "unit/docs/test_command_pages.py"
 SHOP = "unit/docs/test_shop_pages.py"
 COMING = "unit/docs/test_coming_from_pages.py"
 CORRECTIONS = "unit/docs/test_corrections_page.py::test_corrections_page_shows_real_outputs"
-FLIGHTS_DAY = "demo/test_flights_backfill.py::test_page_repairs_an_incomplete_day"
 
 # The tests below check all blocks of these kinds.
 MESSAGE = "a message: it has the words of the engine's code"
@@ -58,10 +57,6 @@ BLOCKS = {
     "airflow": {
         "make airflow": AIRFLOW,
         "{": "unit/docs/test_page_blocks.py::test_result_on_the_airflow_page_is_json",
-        "AirflowFailException": MESSAGE,
-        "conf/jobs/flights.yaml makes no DAG": MESSAGE,
-        "IntervalError": MESSAGE,
-        "input changed (file": MESSAGE,
         "airflow backfill create": AIRFLOW,
         "export AIRFLOW_CONN_HEADRACE_AIRFLOW_API": "unit/cli/test_backfill_dag.py::test_backfill_shows_each_day",
         'eval "$(.venv/bin/python': "demo/test_demo.py::test_documented_backfill_follows_the_demo",
@@ -74,27 +69,17 @@ BLOCKS = {
     },
     "async-io": {"headrace run JOB --finish": SYNTAX},
     "backfill": {
-        "$ headrace backfill shop --from 2026-03-01": "unit/cli/test_backfill.py::test_promotion_policy_decides_about_the_result",
-        "$ headrace backfill shop --from 2026-03-02": f"{SHOP}::test_backfill_page_computes_a_day_again",
-        "$ headrace branch promote shop": f"{SHOP}::test_backfill_page_computes_a_day_again",
-        "$ headrace backfill flights": FLIGHTS_DAY,
         "headrace backfill shop --from 2026-03-02": SYNTAX,
         "$ headrace backfill spend": "unit/docs/test_backfill_page.py::test_page_corrects_a_day_of_a_table",
         "$ headrace backfill bronze": "unit/cli/test_chain_of_jobs.py::test_two_commands_correct_the_chain",
-        "$ headrace branch promote flights": FLIGHTS_DAY,
         "job        0 ---": DRAWING,
     },
     "branches": {
-        "$ headrace branch create shop try_it": f"{SHOP}::test_branch_page_creates_branches",
-        "$ headrace branch create flights": FLIGHTS,
-        "$ headrace branch promote shop try_it": SYNTAX,
+        "$ headrace branch create shop try_it": f"{SHOP}::test_branch_page_creates_a_branch",
         "$ headrace checkpoints": f"{SHOP}::test_branch_page_draws_the_lines",
-        "$ headrace status": f"{SHOP}::test_branch_page_draws_the_lines",
         "log of the job": DRAWING,
     },
     "changing-jobs": {
-        "fail  state": MESSAGE,
-        "ConfigError": MESSAGE,
         "$ headrace state drop": f"{SHOP}::test_change_page_drops_an_operator",
         "headrace state rename shop --sink": SYNTAX,
         "$ headrace state rename": f"{SHOP}::test_change_page_renames_an_operator",
@@ -115,7 +100,6 @@ BLOCKS = {
         "$ headrace state get N1": f"{COMMANDS}::test_cli_page_prints_documents",
     },
     "commit-protocol": {"checkpoints    0 --": DRAWING, "folder came from a backup": DRAWING},
-    "compatibility": {"ERROR:": MACHINE, "ConfigError": MESSAGE},
     "concepts": {"ordinals    0": DRAWING},
     "configuration": {
         "headrace jobs --schema": SYNTAX,
@@ -125,7 +109,6 @@ BLOCKS = {
         "$ headrace history retract": "unit/cli/test_correct_by_hand.py::test_page_takes_a_row_out",
         "$ headrace why": f"{SHOP}::test_correcting_page_corrects_a_key",
         "$ headrace state": f"{SHOP}::test_correcting_page_corrects_a_key",
-        "$ headrace branch": f"{SHOP}::test_correcting_page_corrects_a_key",
         "headrace state load": "unit/edits/test_load.py::test_new_job_begins_with_loaded_values",
     },
     "corrections": {"$ ": CORRECTIONS},
@@ -232,12 +215,8 @@ BLOCKS = {
     "report": {"$ headrace report": f"{SHOP}::test_report_page_writes_a_page"},
     "running-on-a-cluster": {
         "$ headrace run shop --runner local\n2026": f"{SHOP}::test_cluster_page_runs_without_a_jvm",
-        "$ headrace run shop --runner local\nConfigError": f"{SHOP}::test_cluster_page_refuses_topics_without_spark",
-        "$ headrace check --cluster laptop": f"{SHOP}::test_cluster_page_checks_another_profile",
-        "ConfigError: the server of Spark Connect": MESSAGE,
         "make setup": MACHINE,
         "cp .env.example": MACHINE,
-        "docker buildx": MACHINE,
     },
     "schema-evolution": {"version 1   Leg": DRAWING, "StateSchemaError": MESSAGE},
     "several-sources": {

@@ -7,12 +7,8 @@ import re
 import shlex
 import subprocess
 import sys
-from decimal import Decimal
 from importlib import invalidate_caches
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -20,13 +16,9 @@ from headrace.cli import app
 from headrace.plan.loader import load_pipeline, plan_of
 from headrace.storage import pandas as late_pandas
 from tests.jobs.home import PROJECT
-from tests.unit.support.doc_pages import blocks_of, calls_of, normalised, shows
+from tests.unit.support.doc_pages import blocks_of, calls_of, shows
 
 pytestmark = pytest.mark.slow
-
-
-def test_age_and_size_of_branch_are_volatile():
-    assert normalised("is 1 second old and has 7 bytes") == normalised("is 34\nminutes old and has 51,208 bytes")
 
 
 SECOND_LOOK = "a second look at the days after the first one, with the code of today"
@@ -104,13 +96,6 @@ def ran(shop):
     return shop
 
 
-@pytest.fixture
-def by_day(shop):
-    """The project with one file in a micro-batch."""
-    shop.edit("conf/jobs/shop.yaml", ("path: input/orders", "path: input/orders\n    max_files_per_batch: 1"))
-    return shop
-
-
 @pytest.mark.slow
 def test_quickstart_changes_and_restores_the_job(shop):
     calls = dict(calls_of("quickstart", "headrace check"))
@@ -138,8 +123,8 @@ def test_correcting_page_corrects_a_key(ran):
     for first in ("why", "state set shop c07 --field orders=29 --field spent=570.00\n"):
         ran.check(calls_of(page, f"headrace {first}"))
     ran.check(calls_of(page, "headrace state set shop c07 --field orders=29 --field spent=570.00 --apply"))
-    ran.check(calls_of(page, "headrace branch create"))
-    ran.check(calls_of(page, "headrace state set-timer"))
+    code, printed = ran.call("headrace state set-timer shop c07 2026-04-01T00:00Z --operator totals")
+    assert (code, "2026-04-01T00:00:00Z" in printed, "Nothing was changed" in printed) == (0, True, True)
 
 
 @pytest.mark.slow
@@ -179,11 +164,9 @@ def test_report_page_writes_a_page(ran):
 
 
 @pytest.mark.slow
-def test_branch_page_creates_branches(shop):
+def test_branch_page_creates_a_branch(shop):
     shop.call("headrace run --max-batches 1")
     shop.check(calls_of("branches", 'headrace branch create shop try_it --at 0 --why "another rule"'))
-    assert shop.call("headrace branch drop shop try_it")[0] == 0
-    shop.check(calls_of("branches", "headrace branch create shop try_it --at 0 --set run.budgt"), (0, 2))
 
 
 @pytest.mark.slow
@@ -201,21 +184,6 @@ def test_branch_page_draws_the_lines(shop, monkeypatch):
         exit_code, printed = shop.call(command)
         assert exit_code == 0, printed
     shop.check(calls_of("branches", "headrace checkpoints"))
-    shop.check(calls_of("branches", "headrace status"))
-
-
-@pytest.mark.slow
-def test_backfill_page_computes_a_day_again(by_day):
-    assert by_day.call("headrace run")[0] == 0
-    file = by_day.folder / "input/orders/2026-03-02.parquet"
-    rows = pq.read_table(file)
-    first = pc.equal(pa.array(range(len(rows))), pc.index(rows["customer"], "c00"))
-    amounts = rows.schema.field("amount")
-    more = pc.if_else(first, pc.add(rows["amount"], Decimal(45)), rows["amount"]).cast(amounts.type)
-    pq.write_table(rows.set_column(rows.schema.get_field_index("amount"), amounts, more), file)
-    by_day.check(calls_of("backfill", "headrace backfill shop --from 2026-03-02 --to 2026-03-03 --dry-run"))
-    by_day.check(calls_of("backfill", "headrace backfill shop --from 2026-03-02 --to 2026-03-03\n"))
-    by_day.check(calls_of("backfill", "headrace branch promote shop"))
 
 
 @pytest.mark.slow
@@ -240,20 +208,22 @@ def test_change_page_drops_the_job(ran):
     for command, shown in calls_of("changing-jobs", "headrace drop"):
         exit_code, printed = ran.call(command)
         assert exit_code == 0
-        assert normalised(re.sub(r"[\d,]+", "0", printed)) == normalised(re.sub(r"[\d,]+", "0", shown))
+        assert shows(re.sub(r"[\d,]+", "0", shown), re.sub(r"[\d,]+", "0", printed))
 
 
 def test_cluster_page_runs_without_a_jvm(shop):
     shop.check(calls_of("running-on-a-cluster", "headrace run shop --runner local\n2026"))
 
 
-def test_cluster_page_refuses_topics_without_spark(shop):
+def test_local_runner_refuses_topics(shop):
     topic = "format: kafka\n    servers: broker:9092\n    topic: vouchers\n    "
     shop.edit("conf/jobs/shop.yaml", ("  vouchers:\n    ", f"  vouchers:\n    {topic}"))
-    shop.check(calls_of("running-on-a-cluster", "headrace run shop --runner local\nConfigError"), (2,))
+    code, printed = shop.call("headrace run shop --runner local")
+    assert (code, "needs Spark, and the local runner starts none" in printed) == (2, True)
 
 
 def test_cluster_page_checks_another_profile(shop):
     (profile,) = [block.text for block in blocks_of("running-on-a-cluster") if block.text.startswith("runner: local")]
     (shop.folder / "conf/clusters/laptop.yaml").write_text(profile)
-    shop.check(calls_of("running-on-a-cluster", "headrace check --cluster laptop"))
+    code, printed = shop.call("headrace check --cluster laptop")
+    assert (code, "local, as cluster laptop says" in printed) == (0, True)

@@ -20,10 +20,6 @@ VOLATILE = (
     (re.compile(r"part-\d+-[0-9a-f-]+-c000\.snappy\.parquet"), "FILE"),
     (re.compile(r"manual-[0-9a-f…]+"), "RUN"),
     (re.compile(r"\S*/(var/state|var/lake|conf/jobs)/"), r"HOME/\1/"),
-    (
-        re.compile(r"is\s+[\d,]+\s+(minute|second|hour)s?\s+old\s+and\s+has\s+[\d,]+\s+bytes"),
-        "is SPAN old and has SOME bytes",
-    ),
     (re.compile(r"(?<=\d,)\s+[\d,]+\s+bytes"), " SOME bytes"),
     (re.compile(r"[─│…]+"), " "),
 )

@@ -146,20 +146,6 @@ BLOCKS = {
         "$ headrace reconcile purchases": f"{COMMANDS}::test_errors_page_reconciles_job_and_sinks",
         "$ headrace quarantine sensors": f"{COMMANDS}::test_errors_page_requeues_rows",
         "SinkMismatchError": f"{COMMANDS}::test_errors_page_reconciles_job_and_sinks",
-        "SparkNeededError": MESSAGE,
-        **dict.fromkeys(
-            [
-                "FencedError",
-                "ServiceError",
-                "UserFunctionError",
-                "StateSchemaError",
-                "SourceError: source 'readings': 1 file",
-                "IntervalError",
-                "ConflictError",
-                "ClusterError",
-            ],
-            MESSAGE,
-        ),
     },
     "execution-model": {"$ headrace sql JOB": SYNTAX},
     "from-dbt-and-sqlmesh": {

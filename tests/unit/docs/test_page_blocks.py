@@ -166,7 +166,6 @@ BLOCKS = {
     "operators": {"-- current_orders": "unit/operators/test_operators_page.py::test_shop_equals_duckdb"},
     "kafka": {
         "headrace setup --kafka": SYNTAX,
-        "shop.orders-0@1734": DRAWING,
         "offset      0": DRAWING,
         "headrace branch create shop again": "kafka/test_topics.py::test_promoted_branch_reads_expired_messages_once",
     },

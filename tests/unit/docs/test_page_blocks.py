@@ -246,10 +246,8 @@ BLOCKS = {
     "state": {"$ headrace state get JOB null": SYNTAX, "$ headrace state get clicks": SHORTENED},
     "state-tables": {
         "$ headrace sql": f"{COMMANDS}::test_state_tables_page_queries_changes",
-        "$ headrace views": f"{COMMANDS}::test_state_tables_page_queries_changes",
         "select key, value->>": f"{COMMANDS}::test_state_tables_page_queries_values",
         "select checkpoint_id, held": f"{COMMANDS}::test_state_tables_page_queries_work",
-        "$ headrace restore purchases": f"{COMMANDS}::test_state_tables_page_refuses_a_restore",
     },
     "tutorial": {
         "headrace new shop": SYNTAX,

@@ -259,13 +259,9 @@ BLOCKS = {
         "$ headrace state expired flights": SYNTAX,
     },
     "windows": {
-        "aggregate '": MESSAGE,
-        "shop: 1 timer of event time": MESSAGE,
         "+I  shop 7, 10:00, 1 order": "unit/operators/test_windows_page.py::test_early_results_equal_the_page",
-        "+I  10:00 to 10:30": "unit/operators/test_windows_page.py::test_early_sessions_equal_the_page",
         "+I  10:00 to 11:10": "unit/operators/test_windows_page.py::test_divided_session_equals_the_page",
         "+I  shop 7, 10:00, 3 orders": "unit/operators/test_windows_page.py::test_example_corrects_and_sets_aside",
-        "$ headrace state get shops berlin": SHORTENED,
     },
     "writing-a-pipeline": {
         "$ headrace check sensors": f"{COMMANDS}::test_pipeline_page_shows_results",

@@ -130,11 +130,7 @@ BLOCKS = {
     },
     "corrections": {"$ ": CORRECTIONS},
     "delta-tables": {
-        "ok     source orders": DRAWING,
-        "warn   source orders": DRAWING,
-        "orders: source 'orders' passed": DRAWING,
         "ALTER TABLE delta": MACHINE,
-        "$ headrace run orders --mode interval": SYNTAX,
     },
     "erasure": {
         "$ headrace erase purchases anna --mentions": f"{COMMANDS}::test_erasure_page_erases",

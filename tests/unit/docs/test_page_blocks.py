@@ -156,7 +156,6 @@ BLOCKS = {
     "index": {"pip install": NETWORK},
     "joins": {
         "+I  tea, no price": "unit/operators/test_joins_page.py::test_row_kinds_equal_the_table_on_the_page",
-        "join 'listed'": "unit/operators/test_joins_page.py::test_errors_on_the_page_equal_the_codes_errors",
         "users:   -D user 1": DRAWING,
     },
     "operators": {"-- current_orders": "unit/operators/test_operators_page.py::test_shop_equals_duckdb"},

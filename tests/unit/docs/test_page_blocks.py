@@ -226,7 +226,6 @@ BLOCKS = {
         "headrace run shop --end-of-input": SYNTAX,
     },
     "sinks": {
-        "SinkMismatchError": MESSAGE,
         "headrace sink take-over": SYNTAX,
         "$ headrace check orders": f"{COMMANDS}::test_sinks_page_announces_columns",
         "$ headrace maintain orders": f"{COMMANDS}::test_sinks_page_compacts_small_files",

@@ -249,7 +249,6 @@ BLOCKS = {
     },
     "ttl": {
         "              Friday 18:00": DRAWING,
-        "ttl 2 h": DRAWING,
         "$ headrace state expired flights": SYNTAX,
     },
     "windows": {

@@ -174,7 +174,6 @@ BLOCKS = {
     },
     "materializer": {
         "+I a    +U b": DRAWING,
-        "ttl 10    +a at 0": DRAWING,
         "select * exclude": "unit/docs/test_page_blocks.py::test_query_on_the_materializer_page_gives_the_table",
         "$ headrace history flights": SYNTAX,
     },

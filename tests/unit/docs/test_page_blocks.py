@@ -104,7 +104,6 @@ BLOCKS = {
     },
     "changelogs": {
         "├── stage 2": "unit/operators/test_changelog_modes.py::test_page_shows_real_changes",
-        "ValueError: aggregate 'spent'": "unit/operators/test_changelog_modes.py::test_page_shows_real_changes",
     },
     "cli": {
         "$ headrace checkpoints\n id": f"{COMMANDS}::test_cli_page_looks_back",

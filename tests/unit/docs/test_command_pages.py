@@ -139,10 +139,8 @@ def from_backup(monkeypatch):
 
 
 def test_errors_page_reconciles_job_and_sinks(check, from_backup):
-    (block,) = [block for block in blocks_of("errors") if "has what checkpoint 4" in block.text]
-    with pytest.raises(SinkMismatchError) as refused:
+    with pytest.raises(SinkMismatchError, match="has what checkpoint 4 of this job published"):
         from_backup.run("ann")
-    assert shows(block.text, f"SinkMismatchError: {refused.value}".replace("memory://", "/"))
     check(calls_of("errors", "headrace reconcile purchases\n"))
     check(calls_of("errors", "headrace reconcile purchases --apply"))
 

@@ -140,7 +140,6 @@ BLOCKS = {
         "SourceError: source 'readings': cannot read": f"{COMMANDS}::test_errors_page_refuses_a_file",
         "$ headrace reconcile purchases": f"{COMMANDS}::test_errors_page_reconciles_job_and_sinks",
         "$ headrace quarantine sensors": f"{COMMANDS}::test_errors_page_requeues_rows",
-        "SinkMismatchError": f"{COMMANDS}::test_errors_page_reconciles_job_and_sinks",
     },
     "execution-model": {"$ headrace sql JOB": SYNTAX},
     "from-dbt-and-sqlmesh": {
@@ -155,7 +154,6 @@ BLOCKS = {
     "index": {"pip install": NETWORK},
     "joins": {
         "+I  tea, no price": "unit/operators/test_joins_page.py::test_row_kinds_equal_the_table_on_the_page",
-        "users:   -D user 1": DRAWING,
     },
     "operators": {"-- current_orders": "unit/operators/test_operators_page.py::test_shop_equals_duckdb"},
     "kafka": {
@@ -251,7 +249,6 @@ BLOCKS = {
     },
     "windows": {
         "+I  shop 7, 10:00, 1 order": "unit/operators/test_windows_page.py::test_early_results_equal_the_page",
-        "+I  10:00 to 11:10": "unit/operators/test_windows_page.py::test_divided_session_equals_the_page",
         "+I  shop 7, 10:00, 3 orders": "unit/operators/test_windows_page.py::test_example_corrects_and_sets_aside",
     },
     "writing-a-pipeline": {

@@ -8,6 +8,7 @@ import re
 import sys
 from datetime import timedelta
 from operator import itemgetter
+from typing import Annotated
 
 import duckdb
 import pyarrow as pa
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 
 from headrace import DEBEZIUM, History, Lifetime, Pipeline, Struct, Timestamp, field
 from headrace.cli import app
+from headrace.operators import ValidFrom, ValidTo
 from headrace.testing import PipelineHarness
 from tests.jobs.home import PROJECT
 from tests.unit.support.changelog_table import by_fields
@@ -92,7 +94,15 @@ class Step(Struct, frozen=True):
     tier: str
 
 
-def test_steps_of_a_transaction_have_numbers(page):
+class Period(Struct, frozen=True):
+    id: int
+    tier: str
+    begins: Annotated[Timestamp, ValidFrom()]
+    number: Annotated[int, ValidFrom("number")]
+    ends: Annotated[Timestamp | None, ValidTo()]
+
+
+def test_steps_of_a_transaction_have_numbers():
     periods = (
         Pipeline("periods")
         .source("steps", Step, event_time="committed")
@@ -101,7 +111,7 @@ def test_steps_of_a_transaction_have_numbers(page):
             key=("id",),
             sequence_by=("committed", "number"),
             history=History.SCD2,
-            record=page.Period,
+            record=Period,
             corrections=Lifetime.FOREVER,
         )
         .upsert_materialize("latest", primary_key=("id", "begins", "number"))
@@ -110,7 +120,7 @@ def test_steps_of_a_transaction_have_numbers(page):
     harness = PipelineHarness(periods, bucket=1)
     harness.feed("steps", [Step(1, 5, 2, "b"), Step(1, 5, 1, "a")])
     harness.run()
-    assert by_fields(harness.sink("periods")) == [page.Period(1, "a", 5, 1, 5), page.Period(1, "b", 5, 2, None)]
+    assert by_fields(harness.sink("periods")) == [Period(1, "a", 5, 1, 5), Period(1, "b", 5, 2, None)]
 
 
 def test_missing_keys_of_extracts_are_deleted(page):

@@ -78,7 +78,9 @@ def test_winners_of_an_hour_include_ties(page):
 
 def test_each_score_is_emitted_once(page):
     records = [page.Score("chess", at, "ann", points) for at, points in [(5, 1), (3, 2), (4, 3)]]
-    scores = Pipeline("scores_once").source("scores", page.Score, event_time="at", out_of_orderness=timedelta(minutes=5))
+    scores = Pipeline("scores_once").source(
+        "scores", page.Score, event_time="at", out_of_orderness=timedelta(minutes=5)
+    )
     once = scores.key_by("game", "player").first_by_time("once", at_watermark=True, state_ttl=timedelta(days=7))
     rows = run(once.sink("scores_once"), "scores", records).sink("scores_once")
     assert [(row.at, row.points) for row in rows] == [(3, 2)]

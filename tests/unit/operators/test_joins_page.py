@@ -79,7 +79,7 @@ def test_row_kinds_equal_the_table_on_the_page(page):
     assert [line.partition("   ")[0] for line in shown.splitlines()] == output
 
 
-def test_join_without_a_bound_or_optional_side_is_refused(page):
+def test_join_without_bound_or_optional_side_is_refused(page):
     with pytest.raises(ValueError, match="nothing bounds the state, so both sides would be kept for good"):
         page.products.join("listed", page.prices, emit=page.Listed.of)
 

@@ -15,7 +15,7 @@ from headrace.errors import EngineBug
 from headrace.metrics import METRICS, Metric, Total, Unit
 from headrace.run.messages import TaskReport
 from headrace.run.output import TaskOutput
-from tests.house import PACKAGE, ROOT, texts
+from tests.house import PACKAGE, texts
 
 NO_COUNTS = {"p50_ms", "p95_ms", "p99_ms", "breaker", "latencies"}
 PARTS = st.none() | st.integers(0, 10**6)
@@ -34,12 +34,6 @@ def test_each_metric_is_counted_somewhere():
 def test_metrics_of_services_are_registered():
     fields = {field.name for field in msgspec.structs.fields(ServiceMetrics)}
     assert fields - NO_COUNTS <= METRICS.keys()
-
-
-def test_page_lists_the_register():
-    page = (ROOT / "docs" / "state-tables.md").read_text().split("## Metrics\n")[1]
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \|$", page, re.MULTILINE)
-    assert rows == [(metric.name, metric.unit.value, metric.help) for metric in METRICS.values()]
 
 
 def test_unregistered_name_is_a_bug():

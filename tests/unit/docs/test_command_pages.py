@@ -82,7 +82,7 @@ def test_cli_page_prints_documents(check, state):
 
 
 def test_state_tables_page_queries_changes(check, state):
-    check([*calls_of("state-tables", "headrace sql"), *calls_of("state-tables", "headrace views")])
+    check(calls_of("state-tables", "headrace sql"))
 
 
 @pytest.fixture
@@ -139,10 +139,8 @@ def from_backup(monkeypatch):
 
 
 def test_errors_page_reconciles_job_and_sinks(check, from_backup):
-    (block,) = [block for block in blocks_of("errors") if "has what checkpoint 4" in block.text]
-    with pytest.raises(SinkMismatchError) as refused:
+    with pytest.raises(SinkMismatchError, match="has what checkpoint 4 of this job published"):
         from_backup.run("ann")
-    assert shows(block.text, f"SinkMismatchError: {refused.value}".replace("memory://", "/"))
     check(calls_of("errors", "headrace reconcile purchases\n"))
     check(calls_of("errors", "headrace reconcile purchases --apply"))
 
@@ -305,7 +303,7 @@ def test_state_tables_page_opens_changes_in_python(state, monkeypatch):
 
 
 @pytest.mark.slow
-def test_state_tables_page_refuses_a_restore(check, home):
+def test_restore_names_a_checkpoint_with_all_files(headrace, home):
     config = Home(home).config()
     with open_job(config, "run", create=True) as opened:
         for customer in ("ann", "bob", "cyd", "dan"):
@@ -313,4 +311,5 @@ def test_state_tables_page_refuses_a_restore(check, home):
     table = DeltaTable(home / "lake/lines_by_item", version=2)
     for file in table.file_uris():
         Path(file).unlink()
-    check(calls_of("state-tables", "headrace restore purchases"), (8,))
+    refused = headrace("restore", "purchases", "--to", "2", "--why", "bad prices", "--yes")
+    assert (refused.exit_code, "Checkpoint 3 can be restored" in " ".join(refused.output.split())) == (8, True)

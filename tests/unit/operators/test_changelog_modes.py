@@ -348,6 +348,7 @@ def test_page_shows_real_changes():
     page = " ".join((PROJECT / "docs" / "changelogs.md").read_text().split())
     last = inserts().key_by("id").last_by_time("latest", **FOREVER)
     assert f"changes: {shown(last)}".replace("unique by id", "unique by order_id") in page
-    with pytest.raises(ValueError, match="aggregate 'spent'") as raised:
+    with pytest.raises(
+        ValueError, match=r"aggregate 'spent' gets upsert\(id\) from 'drop_update_before', and needs the old row"
+    ):
         retracts().drop_update_before("id").key_by("customer").aggregate("spent", Total, **FOREVER)
-    assert f"ValueError: {raised.value}".replace("upsert(id)", "upsert(order_id)") in page

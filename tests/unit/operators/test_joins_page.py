@@ -79,16 +79,13 @@ def test_row_kinds_equal_the_table_on_the_page(page):
     assert [line.partition("   ")[0] for line in shown.splitlines()] == output
 
 
-def test_errors_on_the_page_equal_the_codes_errors(page):
-    message = " ".join(PAGE.split())
-    with pytest.raises(ValueError, match="nothing bounds") as refused:
+def test_join_without_bound_or_optional_side_is_refused(page):
+    with pytest.raises(ValueError, match="nothing bounds the state, so both sides would be kept for good"):
         page.products.join("listed", page.prices, emit=page.Listed.of)
-    assert str(refused.value) in message
 
     def of(product, price):
         raise NotImplementedError
 
     of.__annotations__ |= {"product": page.Product, "price": page.Price, "return": page.Listed}
-    with pytest.raises(TypeError, match="parameter 'price' of of is Price") as misfit:
+    with pytest.raises(TypeError, match="parameter 'price' of of is Price, but it gets None"):
         page.products.join("listed", page.prices, emit=of, how=page.JoinType.LEFT, state_ttl=page.Lifetime.FOREVER)
-    assert str(misfit.value) in message

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Annotated
+
 import pytest
 
+from headrace import Late, Lifetime, Pipeline, Struct
+from headrace.operators import Max, Sum
 from headrace.testing import PipelineHarness
 from tests.unit.support.doc_pages import page_module
 
@@ -41,11 +46,24 @@ def test_changes_have_the_rows_around_them(page):
     ]
 
 
+class Balance(Struct, frozen=True):
+    id: int
+    card: str
+    cents: int
+    total: Annotated[int, Sum("cents")]
+    largest: Annotated[int, Max("cents")]
+
+
 def test_late_payment_corrects_the_balances(page):
-    pipeline = page.too_late._pipeline
+    source = Pipeline("balances").source("payments", page.Payment, event_time="at")
+    balances = source.key_by("card").over(
+        "balances", Balance, order_by="id", late=Late.CORRECT, keep=timedelta(days=1), state_ttl=Lifetime.FOREVER
+    )
+    too_late = balances.side_output("late", page.Payment, sink="late_payments")
+    pipeline = too_late.upsert_materialize("latest", primary_key=("id",), upsert_key=("id",)).sink("balances")
     day = 1440
     rows = [(0, 5), (30, 2), (20, 10), (day + 60, 1), (10, 100)]
     harness = run(pipeline, payments(page, *rows), bucket=1)
-    balances = sorted(harness.sink("balances"), key=lambda row: row.id)
-    assert [(row.id, row.total, row.largest) for row in balances] == [(1, 5, 5), (2, 17, 10), (3, 15, 10), (4, 18, 10)]
+    corrected = sorted(harness.sink("balances"), key=lambda row: row.id)
+    assert [(row.id, row.total, row.largest) for row in corrected] == [(1, 5, 5), (2, 17, 10), (3, 15, 10), (4, 18, 10)]
     assert [row.id for row in harness.sink("late_payments")] == [5]

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from headrace import RowKind, Struct, Timestamp
-from headrace.operators import Count, Session, Tumbling
+from headrace import RowKind, Struct, TimeDomain, Timestamp
+from headrace.operators import Calendar, CalendarUnit, Count, CountWindow, Session, Tumbling, after_rows, every
 from headrace.testing import KeyedHarness, PipelineHarness
 from tests.jobs.home import PROJECT
 
@@ -52,7 +52,7 @@ def test_function_of_the_page_is_an_aggregate(page):
     assert harness.sink("spreads") == [page.Spreads("a", HOUR, 3)]
 
 
-def test_early_sessions_equal_the_page(page):
+def test_grown_session_replaces_its_early_result(page):
     minutes, count = page.timedelta(minutes=1), page.Annotated[int, Count()]
     visits = type("Visits", (Struct,), {"__annotations__": {"window_end": Timestamp, "orders": count}}, frozen=True)
     stream = page.Pipeline("p").source("orders", page.Order, event_time="placed_at").key_by("shop")
@@ -66,7 +66,7 @@ def test_early_sessions_equal_the_page(page):
     assert output == [("+I", 30, 1), ("-D", 30, 1), ("+I", 35, 2)]
 
 
-def test_divided_session_equals_the_page(page):
+def test_retraction_divides_its_session(page):
     minutes, count = page.timedelta(minutes=1), page.Annotated[int, Count()]
     fields = {"window_start": Timestamp, "window_end": Timestamp, "orders": count}
     visits = type("Visits", (Struct,), {"__annotations__": fields}, frozen=True)
@@ -85,17 +85,28 @@ def test_divided_session_equals_the_page(page):
             f"{kind.symbol}  {_clock(row.window_start)} to {_clock(row.window_end)}, {row.orders} order"
             for kind, row in harness.kinds()
         ]
-    (shown,) = re.findall(r"```\n(\+I  10:00 to 11:10.*?)```", PAGE, re.DOTALL)
-    assert output == [re.sub(r"s?(   .*)?$", "", line) for line in shown.splitlines()]
+    assert output == [
+        "+I  10:00 to 11:10, 3 order",
+        "-D  10:00 to 11:10, 3 order",
+        "+I  10:00 to 10:30, 1 order",
+        "+I  10:40 to 11:10, 1 order",
+    ]
 
 
 def _clock(at):
     return f"{datetime.fromtimestamp(at / 1000, UTC):%H:%M}"
 
 
+def orders_by_shop(page):
+    """Return the page's orders, keyed by shop."""
+    return page.Pipeline("shops").source("orders", page.Order, event_time="placed_at").key_by("shop")
+
+
 def test_early_results_equal_the_page(page):
+    hours = orders_by_shop(page).window(Tumbling(page.timedelta(hours=1)))
+    soon = hours.aggregate("soon", page.Revenue, early=page.timedelta(minutes=10))
     minute = HOUR // 60
-    harness = PipelineHarness(page.soon, bucket=1)
+    harness = PipelineHarness(soon.sink("revenue_so_far", key=("shop", "window_start")), bucket=1)
     harness.feed("orders", [page.Order("7", "ann", at * minute, 5) for at in (3, 11)])
     harness.run()
     assert [(row.window_start, row.orders) for row in harness.sink("revenue_so_far")] == [(0, 2)]
@@ -104,26 +115,25 @@ def test_early_results_equal_the_page(page):
     assert [(row.window_start, row.orders) for row in harness.sink("revenue_so_far")] == [(0, 3)]
 
 
-def test_days_of_a_zone_equal_the_page(page):
-    rows = re.findall(r"^\| (2023-\S+ \S+) \| (2023-\S+ \S+) \| (\d+) \|$", PAGE, re.MULTILINE)
-    bounds = [tuple(datetime.fromisoformat(f"{text}Z") for text in row[:2]) for row in rows]
-    noons = [int(start.timestamp()) * 1000 + 12 * HOUR for start, _ in bounds]
-    harness = PipelineHarness(page.daily, job={"sources": {"orders": {"max_ahead": "none"}}})
-    harness.feed("orders", [page.Order("a", "ann", at, 5) for at in noons])
-    harness.run(end_of_input=True)
-    days = sorted(harness.sink("revenue_by_day"), key=lambda row: row.window_start)
-    shown = [tuple(datetime.fromtimestamp(at / 1000, UTC) for at in (row.window_start, row.window_end)) for row in days]
-    assert shown == bounds
-    assert (
-        [int(hours) for *_, hours in rows]
-        == [(row.window_end - row.window_start) // HOUR for row in days]
-        == [24, 23, 24]
+def test_day_of_changed_clocks_equals_the_page(page):
+    start, end = (
+        int(datetime.fromisoformat(f"{text}Z").timestamp() * 1000)
+        for text in re.search(r"window of 23\s+hours: (\S+ \S+)\s+to\s+(\S+ \S+)\s+UTC", PAGE).groups()
     )
+    days = orders_by_shop(page).window(Calendar(CalendarUnit.DAY, zone="Europe/Berlin"))
+    harness = PipelineHarness(
+        days.aggregate("revenue", page.Revenue).sink("days"), job={"sources": {"orders": {"max_ahead": "none"}}}
+    )
+    harness.feed("orders", [page.Order("a", "ann", at, 5) for at in (start - 1, start, end - 1, end)])
+    harness.run(end_of_input=True)
+    assert (start, end, 2) in [(row.window_start, row.window_end, row.orders) for row in harness.sink("days")]
+    assert end - start == 23 * HOUR
 
 
 def test_schedule_of_the_page_makes_its_windows(page):
     ten = NOON - NOON % (24 * HOUR) + 10 * HOUR
-    harness = PipelineHarness(page.arrivals, now=ten)
+    windows = orders_by_shop(page).window(Tumbling(page.timedelta(minutes=10)), time=TimeDomain.PROCESSING_TIME)
+    harness = PipelineHarness(windows.aggregate("arrivals", page.Revenue).sink("arrivals_by_ten_minutes"), now=ten)
     shown = []
     for minute, orders in ((0, 3), (5, 2), (10, 4), (60, 9)):
         harness.clock.reach(ten + minute * HOUR // 60)
@@ -136,21 +146,27 @@ def test_schedule_of_the_page_makes_its_windows(page):
 
 
 def test_trend_of_the_page_begins_small(page):
-    harness = PipelineHarness(page.trend)
+    windows = orders_by_shop(page).window(CountWindow(100, 10, state_ttl=page.timedelta(days=90)))
+    result = type("Trend", (Struct,), {"__annotations__": {"orders": page.Annotated[int, Count()]}}, frozen=True)
+    harness = PipelineHarness(windows.aggregate("trend", result).sink("trend"))
     harness.feed("orders", [page.Order("a", "ann", 0, 5)] * 119)
     harness.run()
     assert sorted(row.orders for row in harness.sink("trend")) == [*range(10, 100, 10), 100, 100]
 
 
 def test_panes_of_the_page_have_each_order_once(page):
-    harness = PipelineHarness(page.panes)
+    hours = orders_by_shop(page).window(Tumbling(page.timedelta(hours=1)))
+    panes = hours.aggregate("panes", page.Revenue, early=after_rows(2, purging=True))
+    harness = PipelineHarness(panes.sink("panes"))
     harness.feed("orders", [page.Order("a", "ann", at, 5) for at in range(5)])
     harness.run(end_of_input=True)
     assert sorted(row.orders for row in harness.sink("panes")) == [1, 2, 2]
 
 
 def test_running_results_show_earlier_runs(page):
-    harness, shown = PipelineHarness(page.running, now=NOON), []
+    hours = orders_by_shop(page).window(Tumbling(page.timedelta(hours=1)))
+    running = hours.aggregate("running", page.Revenue, early=every(page.timedelta(minutes=5)))
+    harness, shown = PipelineHarness(running.sink("running", key=("shop", "window_start")), now=NOON), []
     for _ in range(3):
         harness.feed("orders", [page.Order("a", "ann", 0, 5)])
         harness.run()

@@ -167,6 +167,10 @@ def sources(config: JobConfig, plan: Plan, log: CheckpointLog) -> Iterator[Findi
 
     facts = {} if log.last is None else log.last.sources
     nodes = {node.name: node for node in plan.sources}
+    former = ", ".join(f"'{name}'" for name in sorted(facts.keys() - nodes.keys()) if facts[name].position is not None)
+    for name in sorted(nodes.keys() - facts.keys()) if former else ():
+        what = f"new, while the job has read {former}, which the pipeline has no more"
+        yield Finding(f"source {name}", "warn", what, "if it was renamed, give it its former name back")
     for name in config.sources:
         for remark in source_of(nodes[name].stored, config).remarks(facts.get(name, NO_FACTS)):
             mend = "" if remark.key is None else f" {config.where(f'sources.{name}.{remark.key}')}"

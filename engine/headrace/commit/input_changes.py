@@ -15,14 +15,14 @@ from functools import lru_cache
 from typing import Final
 
 from headrace.config import JobConfig
-from headrace.errors import IntervalError
+from headrace.errors import ConfigError, IntervalError
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.intervals import beginning_of, interval_of, intervals_of, position_of, taken_in
 from headrace.names import counted
 from headrace.sources.folder.listing import UNKNOWN, content_digest, stamp
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval, timestamp_text
-from headrace.sources.position import NO_FACTS, TakenFile, digest
+from headrace.sources.position import NO_FACTS, SourceFacts, TablePosition, TakenFile, TopicPosition, digest
 from headrace.sources.source import ListedFile, SourceFile
 from headrace.storage.storage import Storage
 from headrace.tables.folder import JobFolder
@@ -73,6 +73,11 @@ class RecordedFile:
     """Digest of size and time of change; GONE if somebody acknowledged that the file is gone."""
     content: str
     """Digest of the content; UNKNOWN if no checkpoint took the file in."""
+
+    def is_of(self, file: TakenFile) -> bool:
+        """Return whether another record of a file of this name is of the same file, or of a copy."""
+        is_known = self.content != UNKNOWN
+        return self.mark == file.stamp or (is_known and self.content == file.content)
 
     def is_like(self, file: SourceFile, storage: Storage) -> bool:
         """Return whether a file is as recorded. Reads it only where its size or time of change differs."""
@@ -234,6 +239,36 @@ def _is_behind(checkpoint: Checkpoint, source: str, file: ListedFile) -> bool:
     # Names decide the order where no interval was recorded, and where sources meet.
     last = checkpoint.sources[source].last if source in checkpoint.sources else ""
     return (interval is None or len(checkpoint.sources) > 1) and file.file.name <= last
+
+
+def refuse_renamed_sources(
+    job: str, lineage: Sequence[Checkpoint], declared: Collection[str], taken: Mapping[str, SourceFacts]
+) -> None:
+    """Refuse a slice of a source that is new if another one, which is not declared any more, had read the same: it would count again.
+
+    `taken` has the facts of the slice's sources after it. Raises `ConfigError`; nothing was taken in then.
+    """
+    known: Mapping[str, SourceFacts] = lineage[-1].sources if lineage else {}
+    for new, facts in taken.items():
+        for old in () if new in known else sorted(known.keys() - set(declared)):
+            if _reads_again(facts, known[old], recorded_files(lineage, old)):
+                msg = (
+                    f"source '{new}' is new, and reads what source '{old}' has read, which the pipeline has no more: all of that input would "
+                    f"count again. Nothing was taken in. If it was renamed, give it its former name back: '{old}'. To read all input under the "
+                    f"new name, go back first (headrace restore {job} --to 0 --why ...), or begin a new job."
+                )
+                raise ConfigError(msg)
+
+
+def _reads_again(after: SourceFacts, former: SourceFacts, recorded: Mapping[str, RecordedFile]) -> bool:
+    """Return whether the facts after a slice tell of a table, a topic, or a file that a former source has read."""
+    match after.position, former.position:
+        case TablePosition() as now, TablePosition() as then:
+            return now.table_id == then.table_id
+        case TopicPosition() as now, TopicPosition() as then:
+            return now.topic_id == then.topic_id
+        case _:
+            return any(file.name in recorded and recorded[file.name].is_of(file) for file in after.taken)
 
 
 def is_taken_in(wanted: Interval, lineage: Sequence[Checkpoint]) -> bool:

@@ -14,7 +14,7 @@ from typing import Final
 
 from headrace import clock, logs
 from headrace.commit.branch_code import check_forked, record_run, refuse_effects
-from headrace.commit.input_changes import listed_input, refuse_unless_done
+from headrace.commit.input_changes import listed_input, refuse_renamed_sources, refuse_unless_done
 from headrace.commit.input_report import pending_correction, refuse_changed_files, run_warnings, touched_input
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import checked_plan
@@ -139,6 +139,9 @@ class _Loop:
         batches = self.batches
         taken = self.intake.next(batches.position(step.follows), step.wanted)
         if taken is not None:
+            refuse_renamed_sources(
+                batches.config.job, batches.job.lineage.checkpoints, self.intake.names, taken.sources
+            )
             batches.make(taken, taken.interval, follows=step.follows)
 
     def _read_replay(self) -> Replay | None:

@@ -92,6 +92,8 @@ class StreamChanges:
     """Fields within which that operator keeps the order; None: within none."""
     may_lack_updates: bool = False
     """True: a step may have dropped the `+U` behind a `-U`."""
+    dated_back_by: str | None = None
+    """Operator whose `-D` has the event time of the row that it takes back, so that nothing says when the row was deleted."""
 
     @property
     def may_retract(self) -> bool:

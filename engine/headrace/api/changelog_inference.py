@@ -165,6 +165,7 @@ def _united(_: Union, inputs: _Inputs, taken: _Taken) -> StreamChanges:
         is_known=any(changes.may_retract for changes in taken) or all(changes.is_known for changes in taken),
         reordered_by=reordered.reordered_by,
         may_lack_updates=any(changes.may_lack_updates for changes in taken),
+        dated_back_by=next((changes.dated_back_by for changes in taken if changes.dated_back_by is not None), None),
     )
 
 

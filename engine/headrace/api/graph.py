@@ -474,6 +474,8 @@ class OperatorFunction:
 
     retracts: bool = False
     declared: frozenset[str] = frozenset()
+    deletes_inserts: bool = False
+    """Whether the function may emit `-D` though its inputs have inserts alone."""
     takes_upserts: tuple[int, ...] = ()
     """Numbers of the inputs whose updates may come without their old rows."""
     takes_null_keys: tuple[int, ...] = ()
@@ -492,13 +494,15 @@ class OperatorFunction:
         """Return whether the record or timer of `ctx` has a null key, which only a function that `takes_null_keys` gets."""
         return bool(self.takes_null_keys) and ctx.key == NULL_KEY
 
-    def changes(self, _name: str, keys: Sequence[Any], taken: Sequence[StreamChanges], /) -> StreamChanges:
-        """Return the changes of the output of the operator `_name`, by the keys (`KeyBy`) and the changes of its inputs.
+    def changes(self, name: str, keys: Sequence[Any], taken: Sequence[StreamChanges], /) -> StreamChanges:
+        """Return the changes of the output of the operator `name`, by the keys (`KeyBy`) and the changes of its inputs.
 
         Raises `ValueError` where the result could not be right.
         """
         mode = ChangelogMode.RETRACT if self.retracts else ChangelogMode.INSERT
-        return StreamChanges(mode, unique=self.unique_keys(keys[0].fields, taken[0]))
+        may_delete = self.retracts and (self.deletes_inserts or any(not own.mode.is_insert for own in taken))
+        unique = self.unique_keys(keys[0].fields, taken[0])
+        return StreamChanges(mode, unique=unique, dated_back_by=name if may_delete else None)
 
     def unique_keys(self, fields: tuple[str, ...], _taken: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
         """Return the unique keys of the result, by the fields of the stream's key and the changes of the first input."""

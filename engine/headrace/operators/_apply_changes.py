@@ -56,6 +56,7 @@ class _AppliedChanges(KeyedFunction, OperatorFunction):
         """Take what reads the events."""
         self._events = events
         self._rules = events.rules
+        self.deletes_inserts = events.rules.deletes is not None or bool(events.rules.truncates)
         self.read_of_deletions = events.rules.sequence_by
 
     def column_reads(self) -> ColumnReads:

@@ -59,7 +59,7 @@ class _VersionsJoin(JoinFunction[Left, Right, Out]):
             msg = (
                 f"{self.TAKER} '{name}': a step before it may drop the new row of an update of a version (filter, flat_map, an inner join), and "
                 "nothing would say when the version before it ends: call drop_update_before(KEY) before that step, whose refused rows "
-                "are then -D; or normalize() behind it"
+                "are then -D"
             )
             raise ValueError(msg)
         changes = replace(left, unique=(), may_lack_updates=True)
@@ -78,6 +78,20 @@ class AsOfJoinFunction(_VersionsJoin[Left, Right, Out]):
 
     waiting: ListState[Any]
     versions: MapState[str, Any]
+
+    def changes(self, name: str, keys: Sequence[Any], taken: Sequence[StreamChanges], /) -> StreamChanges:
+        """Return the changes of the left side, each at the time of its event.
+
+        Raises `ValueError` also for versions whose deletions come at the time of the deleted row: it would count as never valid.
+        """
+        if (operator := taken[1].dated_back_by) is not None:
+            msg = (
+                f"{self.TAKER} '{name}': a -D of '{operator}' has the event time of the row that it takes back, so nothing says when a version "
+                f"ends, and it would count as never valid. Join the changes before '{operator}', in place of its rows: "
+                "drop_update_before(KEY).key_by(...) of a stream whose -D has the time of the deletion"
+            )
+            raise ValueError(msg)
+        return super().changes(name, keys, taken)
 
     def __init__(
         self,

@@ -65,6 +65,7 @@ class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         """Take the ranking, and the TTL of the states."""
         self._ranking = ranking
         self._ttl = ttl
+        self.deletes_inserts = ranking.n > 1
 
     def unique_keys(self, fields: tuple[str, ...], taken: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
         """Return the unique keys of the records that are kept, and the key with the rank.

@@ -72,7 +72,8 @@ class RegularJoin(JoinFunction[In1, In2, Out], BundleFunction):
         self._sides = sides
         self._both_ways = (sides, sides[::-1])
         self.takes_upserts = tuple(side.number for side in sides if side.form.is_upsert)
-        self.retracts = retracting or how is not JoinType.INNER
+        self.deletes_inserts = how is not JoinType.INNER
+        self.retracts = retracting or self.deletes_inserts
 
     def column_reads(self) -> ColumnReads:
         """Return what the results read of both inputs; a row takes the place of the one with its unique key.

@@ -290,7 +290,8 @@ def column_problems(
         if near is None or not near.startswith(f"{name} "):
             yield ColumnProblem(f"{place} has no column {name}, which {node.record.__name__} needs", of_file=True)
     columns = {column.stored: column for column in columns_of(node.record, node.names)}
-    for name, kind in zip(schema.names, schema.types, strict=True):
+    for name, stored in zip(schema.names, schema.types, strict=True):
+        kind = stored.value_type if pa.types.is_dictionary(stored) else stored
         if name in columns and not pa.types.is_null(kind) and not columns[name].kind.takes(kind):
             yield ColumnProblem(f"column {name} of {place} is {kind}, which is not {columns[name].kind}", of_file=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Annotated
 
 import pytest
@@ -299,11 +300,28 @@ def versions(build):
         (lambda: processed(inserts(), emits=ChangelogMode.upsert("sku")), "has no field 'sku'"),
         (lambda: processed(inserts(), emits="insert"), "emits is ChangelogMode"),
         (lambda: versions(lambda changes: changes.filter(bool)), "when the version before it ends"),
+        (lambda: versions(newest), "-D of 'newest' .*never valid.*drop_update_before"),
+        (
+            lambda: versions(lambda changes: newest(changes).drop_update_before("id").map(same, keeps=("id",))),
+            "'newest'",
+        ),
+        (lambda: versions(lambda changes: top(changes, 1)), "never valid"),
+        (lambda: as_of((rows := inserts()), top(rows, 2)), "never valid"),
     ],
 )
 def test_changes_that_cannot_be_right_are_refused(build, reason):
     with pytest.raises((TypeError, ValueError), match=f"(?s){reason}"):
         build()
+
+
+def newest(changes):
+    return changes.normalize("newest", key=("id",), **FOREVER)
+
+
+def test_versions_of_inserts_alone_have_no_deletions():
+    for build in (newest, partial(top, n=1), lambda rows: rows.key_by("id").last_by_time("last", **FOREVER)):
+        rows = inserts()
+        assert shown(as_of(rows, build(rows))) == "insert"
 
 
 def test_versions_may_be_upserts():

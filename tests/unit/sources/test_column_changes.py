@@ -70,6 +70,13 @@ def test_newest_file_is_compared_with_the_oldest(new, changes):
     assert texts == ([] if changes is None else [f"/2.parquet: {changes}, compared with 0.parquet"])
 
 
+@pytest.mark.parametrize(("values", "outcome"), [([1.5], "ok"), (["x"], "warn")])
+def test_values_of_dictionaries_are_looked_at(values, outcome):
+    h = job()
+    deliver(h, {"at": [1], "amount": pa.array(values).dictionary_encode()})
+    assert [of_file for of_file, _ in remarks(h)] == [outcome]
+
+
 def test_new_column_with_a_field_is_named_alone():
     h = job()
     deliver(h, {"at": [1]}, OLD)

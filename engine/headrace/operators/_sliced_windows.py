@@ -132,7 +132,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
         stored = await slice_.get()
         divided, pieces = self._divided, _NO_PIECES
         if divided is not None and stored is not None and not stays(stored, 1, retracts=sign < 0):
-            pieces = await divided.prepare(self.slices, str(start), stored, retracts=sign < 0)
+            stored, pieces = await divided.prepare(self.slices, str(start), stored, retracts=sign < 0)
         change = Change(record, ctx.timestamp, sign, pieces.values())
         if sign < 0 and not self._window_result.may_hold(change, stored):
             ctx.quarantine(unmatched(ctx.row_kind, IN_WINDOW))
@@ -211,7 +211,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
             bundle.work_on(records[done])
             row = await slice_.get()
             if row is not None:
-                pieces = await divided.prepare(self.slices, name, row, retracts=retracts)
+                row, pieces = await divided.prepare(self.slices, name, row, retracts=retracts)
             chunk = records[done : done + divided.next_records(row)]
             await slice_.add_all(BundledChanges(bundle, chunk, pieces.values()))
             await divided.end(self.slices, name, pieces)

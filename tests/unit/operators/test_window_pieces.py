@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from headrace import Pipeline, RowKind, Struct, Timestamp
 from headrace.operators import Count, CountDistinct, Cumulative, Hopping, Max, Min, Sum, Tumbling, after_rows
+from headrace.options import AsyncStateOptions
 from headrace.testing import KeyedHarness, PipelineHarness
 from tests.unit.support.fuzzing import examples
 
@@ -66,8 +67,8 @@ def stream_of(windows, *, changes=False, **options):
     return source.key_by("item").window(windows).aggregate("prices", Prices, **options)
 
 
-def keyed_harness(stream):
-    return KeyedHarness(stream.operators[-1].function, key=attrgetter("item"))
+def keyed_harness(stream, **options):
+    return KeyedHarness(stream.operators[-1].function, key=attrgetter("item"), **options)
 
 
 @contextlib.contextmanager
@@ -147,6 +148,22 @@ def test_windows_in_pieces_equal_a_plain_loop(bids, windows, most, marks, seed):
         assert not harness.snapshot().entries
 
 
+@pytest.mark.parametrize("last", [3, 4, 5, 6])
+def test_rows_that_a_cache_drops_stay_whole(last):
+    bids = [Bid("a", 1, number, "x") for number in range(last)]
+    options = AsyncStateOptions(cache_entries=1)
+    with rows_of(1), keyed_harness(stream_of(SLICED[0], changes=True), options=options) as harness:
+        for bid in bids:
+            harness.process(bid, timestamp=1)
+        for bid in bids[:-1]:
+            harness.snapshot()  # the cache drops what is written
+            harness.process(bid, timestamp=1, kind=DELETE)
+        harness.watermark(100)
+        assert not harness.quarantined()
+        assert [row for _, row in harness.kinds()] == [prices_of("a", 0, 10, bids[-1:])]
+        assert not harness.snapshot().entries
+
+
 @pytest.mark.slow
 @examples(8)
 @given(
@@ -163,8 +180,13 @@ def test_splits_and_crashes_change_no_piece(bids, windows, most, every, retracts
     pipeline = stream_of(windows, changes=retracts).sink("prices", key=("item", "window_start", "window_end"))
     states = []
     for is_split in (False, True):
-        limit = {"execution": {"async-state": {"in-flight-records-limit": chance.choice([1, 3, 6000])}}}
-        harness, rest = PipelineHarness(pipeline, parallelism=2, job=limit), list(changes)
+        limits = {
+            "in-flight-records-limit": chance.choice([1, 3, 6000]),
+            "cache-entries": chance.choice([1, 2, 1000]),
+            "enabled": chance.random() < 0.8,
+        }
+        job = {"execution": {"async-state": limits}}
+        harness, rest = PipelineHarness(pipeline, parallelism=2, job=job), list(changes)
         with rows_of(most, every):
             while rest:
                 size = chance.randint(1, 9) if is_split else len(rest)

@@ -376,8 +376,8 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
 
     async def _clear(self, name: str, part: Any) -> None:
         """Remove a slice."""
-        if self._divided is not None and part is not None and part.moved:
-            await self._divided.clear_pieces(self.slices, name, part.moved)
+        if moved := getattr(part, "moved", 0):  # maybe by an earlier version of the result, which had other aggregates
+            await DividedParts.clear_pieces(self.slices, name, moved)
         await self.slices.namespace(name).clear()
 
     def _merged(self, parts: Collection[Any], end: int, key: Any) -> Any:

@@ -61,10 +61,15 @@ def prices_of(item: str, start: int, end: int, bids: list[Bid]) -> Prices:
     )
 
 
-def stream_of(windows, *, changes=False, **options):
+class Bids(Struct, frozen=True):
+    item: str
+    bids: Annotated[int, Count()]
+
+
+def stream_of(windows, *, changes=False, gives=Prices, **options):
     kind = "kind" if changes else None
     source = Pipeline("auctions").source("bids", Bid, event_time="at", out_of_orderness=ms(1000), row_kind=kind)
-    return source.key_by("item").window(windows).aggregate("prices", Prices, **options)
+    return source.key_by("item").window(windows).aggregate("prices", gives, **options)
 
 
 def keyed_harness(stream, **options):
@@ -262,3 +267,39 @@ def test_whole_set_of_earlier_code_goes_on():
         assert any(b"moved" in value for _, value in harness.snapshot().entries)
         harness.watermark(100)
         assert [row.prices for _, row in harness.kinds()] == [30]
+
+
+@pytest.mark.parametrize("late", [0, 50])
+@pytest.mark.parametrize("taken_back", [0, 20])
+def test_pieces_of_removed_aggregates_end_with_windows(late, taken_back):
+    bids = [Bid("a", 1, number, "x") for number in range(20)]
+    versions = [stream_of(SLICED[0], changes=True, gives=gives, allowed_lateness=ms(late)) for gives in (Prices, Bids)]
+    before, after = (version.operators[-1].function for version in versions)
+    with rows_of(2), KeyedHarness(before, key=attrgetter("item")) as harness:
+        for bid in bids:
+            harness.process(bid, timestamp=1)
+        snapshot = harness.snapshot()
+    with KeyedHarness.restore(snapshot, after, key=attrgetter("item")) as harness:
+        for bid in bids[:taken_back]:
+            harness.process(bid, timestamp=1, kind=DELETE)
+        harness.process(bids[0], timestamp=1)
+        harness.watermark(100)
+        assert [row for _, row in harness.kinds()] == [Bids("a", 21 - taken_back)]
+        assert not harness.snapshot().entries
+
+
+def test_pieces_of_removed_aggregates_outlast_columns():
+    versions = [stream_of(SLICED[0], gives=gives).map(_bids_of).sink("bids") for gives in (Prices, Bids)]
+    harness = PipelineHarness(versions[0])
+    for version in versions:
+        harness.change(pipeline=version)
+        harness.feed("bids", [Bid("a", 1, number, "x") for number in range(20)])
+        with rows_of(2):
+            harness.run()
+    harness.run(end_of_input=True)
+    assert harness.sink("bids") == [Bids("a", 40)]
+    assert harness.live("keyed_state") == []
+
+
+def _bids_of(row: Prices | Bids) -> Bids:
+    return Bids(row.item, row.bids)

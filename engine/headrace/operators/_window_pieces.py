@@ -94,6 +94,7 @@ class DividedParts:
         """Move the values of a row to a piece."""
         target, merged = _target(name, row.moved)
         piece = self._pieces.piece_of(row)
+        await state.namespace(target).clear()  # a piece whose row was deleted by hand is none of this part
         if merged:
             await state.merge_namespaces(target, merged)
         await state.namespace(target).add_all(PartUpdate(lambda pieces: self._merge(pieces, piece)))

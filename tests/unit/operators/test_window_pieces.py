@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headrace import Pipeline, RowKind, Struct, Timestamp
 from headrace.operators import Count, CountDistinct, Cumulative, Hopping, Max, Min, Sum, Tumbling, after_rows
@@ -303,3 +304,21 @@ def test_pieces_of_removed_aggregates_outlast_columns():
 
 def _bids_of(row: Prices | Bids) -> Bids:
     return Bids(row.item, row.bids)
+
+
+def test_pieces_without_their_row_are_replaced():
+    function = stream_of(SLICED[0]).operators[-1].function
+    bids = [Bid("a", 1, number, "x") for number in range(40)]
+    with rows_of(2), KeyedHarness(function, key=attrgetter("item")) as harness:
+        for bid in bids[:20]:
+            harness.process(bid, timestamp=1)
+        snapshot = harness.snapshot()
+    others = tuple(entry for entry in snapshot.entries if b"moved" not in entry[1])
+    with (
+        rows_of(2),
+        KeyedHarness.restore(replace(snapshot, entries=others), function, key=attrgetter("item")) as harness,
+    ):
+        for bid in bids[20:]:
+            harness.process(bid, timestamp=1)
+        harness.watermark(100)
+        assert [row.prices for _, row in harness.kinds()] == [20]

@@ -6,6 +6,7 @@ import contextlib
 import random
 from collections import defaultdict
 from datetime import timedelta
+from decimal import Decimal
 from operator import attrgetter
 from typing import Annotated
 from unittest import mock
@@ -322,3 +323,26 @@ def test_pieces_without_their_row_are_replaced():
             harness.process(bid, timestamp=1)
         harness.watermark(100)
         assert [row.prices for _, row in harness.kinds()] == [20]
+
+
+class Offer(Struct, frozen=True):
+    item: str
+    at: Timestamp
+    price: Decimal
+
+
+class Extremes(Struct, frozen=True):
+    item: str
+    lowest: Annotated[Decimal | None, Min("price")]
+    highest: Annotated[Decimal | None, Max("price")]
+
+
+@pytest.mark.parametrize("most", [1, 100])
+def test_pieces_keep_last_form_of_values(most):
+    source = Pipeline("auctions").source("offers", Offer, event_time="at", row_kind="kind")
+    with rows_of(most), keyed_harness(source.key_by("item").window(SLICED[0]).aggregate("prices", Extremes)) as harness:
+        for price in ("1.0", "5", "6", "7.00", "1.00", "2", "7.0", "1.000"):
+            harness.process(Offer("a", 1, Decimal(price)), timestamp=1)
+        harness.watermark(100)
+        ((_, row),) = harness.kinds()
+    assert [str(row.lowest), str(row.highest)] == ["1.000", "7.0"]

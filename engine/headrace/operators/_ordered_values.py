@@ -59,12 +59,15 @@ class ExtremeOfAll(CountedAccumulator):
         return state
 
     def merge(self, one: list[Any], other: list[Any], /) -> list[Any]:
-        """Return the state of the records of both accumulators; the records of `one` are earlier."""
+        """Return the state of the records of both accumulators; the records of `one` are earlier.
+
+        Of equal values, such as 1.0 and 1.00, it has the later one, as with single records.
+        """
         merged: list[Any] = []
         for value, number in sorted([*one, *other], key=_value):  # fast: both are sorted
-            known, more = merged.pop() if merged and merged[-1][0] == value else (value, 0)
-            if number + more:
-                merged.append((known, number + more))
+            total = number + (merged.pop()[1] if merged and merged[-1][0] == value else 0)
+            if total:
+                merged.append((value, total))
         return merged
 
     def result(self, state: list[Any], /) -> Any:

@@ -53,7 +53,7 @@ class PartColumns:
         of_parts = [states[field.name] for field in self._result.fields]
         make_aggregates = type(self._result.create().aggregates)
         aggregates = map(make_aggregates, *of_parts) if of_parts else (make_aggregates() for _ in parts)
-        counts = () if self._result.pieces is None else (added.moved, [part.removed for part in parts])
+        counts = (added.moved, [part.removed for part in parts]) if self._result.counts_moves else ()
         return StoredParts(list(map(self._result.slice, rows.tolist(), aggregates, *counts)), added.pieces)
 
     def _computed_states(self, layout: Layout, parts: Sequence[Any], columns: KeyedColumns) -> dict[str, list[Any]]:
@@ -108,8 +108,8 @@ class _Added:
         """Add the records to the parts, which do not change."""
         self._fields = fields
         self._pieces = None if result.pieces is None else ColumnPieces(result.pieces, columns)
-        self.moved = [] if self._pieces is None else [part.moved for part in parts]
-        """How often values of each part have moved to a piece, where they may."""
+        self.moved = [part.moved for part in parts] if result.counts_moves else []
+        """How often values of each part have moved to a piece, where that is counted."""
         self.states: dict[str, list[Any]] = {name: [] for name in fields.names}
         """The state of each key, by the name of the field."""
         for key, (part, records) in enumerate(zip(parts, by_key(columns), strict=True)) if fields.names else ():

@@ -135,13 +135,16 @@ class ResultRecord(WindowResult):
             field for field in self._stored if isinstance(field.accumulator, CountedAccumulator)
         ]
         self._is_divided = in_pieces and bool(self._counted)
-        fields: list[Any] = [("aggregates", aggregates)]
         if self._is_divided:
             self.pieces = _Pieces(self.create, self._counted)
+        self.counts_moves = in_pieces
+        """Whether parts have the numbers of `_DividedRows`: also without values that move, which an earlier version of the result may have had."""
+        fields: list[Any] = [("aggregates", aggregates)]
+        if self.counts_moves:
             fields += [("moved", int, 0), ("removed", int, 0)]
-        base = _DividedRows if self._is_divided else _Rows
+        base = _DividedRows if self.counts_moves else _Rows
         self.slice: Any = msgspec.defstruct(
-            f"{gives.__name__}Slice", fields, bases=(base,), omit_defaults=self._is_divided
+            f"{gives.__name__}Slice", fields, bases=(base,), omit_defaults=self.counts_moves
         )
 
     # -------------------------------------------------------------------------------------------------- annotations

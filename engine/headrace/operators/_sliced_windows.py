@@ -132,7 +132,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
         stored = await slice_.get()
         divided, pieces = self._divided, _NO_PIECES
         if divided is not None and stored is not None and not stays(stored, 1, retracts=sign < 0):
-            pieces = await divided.prepare(self.slices, str(start), stored, retracts=sign < 0)
+            stored, pieces = await divided.prepare(self.slices, str(start), stored, retracts=sign < 0)
         change = Change(record, ctx.timestamp, sign, pieces.values())
         if sign < 0 and not self._window_result.may_hold(change, stored):
             ctx.quarantine(unmatched(ctx.row_kind, IN_WINDOW))
@@ -211,7 +211,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
             bundle.work_on(records[done])
             row = await slice_.get()
             if row is not None:
-                pieces = await divided.prepare(self.slices, name, row, retracts=retracts)
+                row, pieces = await divided.prepare(self.slices, name, row, retracts=retracts)
             chunk = records[done : done + divided.next_records(row)]
             await slice_.add_all(BundledChanges(bundle, chunk, pieces.values()))
             await divided.end(self.slices, name, pieces)
@@ -376,8 +376,8 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
 
     async def _clear(self, name: str, part: Any) -> None:
         """Remove a slice."""
-        if self._divided is not None and part is not None and part.moved:
-            await self._divided.clear_pieces(self.slices, name, part.moved)
+        if moved := getattr(part, "moved", 0):  # maybe by an earlier version of the result, which had other aggregates
+            await DividedParts.clear_pieces(self.slices, name, moved)
         await self.slices.namespace(name).clear()
 
     def _merged(self, parts: Collection[Any], end: int, key: Any) -> Any:

@@ -68,11 +68,12 @@ class DividedParts:
             return rows
         return {name: await self.whole(state, name, row) for name, row in rows.items()}
 
-    async def prepare(self, state: PartState, name: str, row: Any, *, retracts: bool) -> Pieces:
-        """Move the values of a row if the next record is the one for it; return its pieces if records are taken back."""
+    async def prepare(self, state: PartState, name: str, row: Any, *, retracts: bool) -> tuple[Any, Pieces]:
+        """Move the values of a row if the next record is the one for it; return the row, and its pieces if records are taken back."""
         if _is_due(self._pieces, row):
             await self._move(state, name, row)
-        return await self._pieces_of(state, name, row) if retracts and row.moved else {}
+            row = await state.namespace(name).get()  # a full cache may have dropped the given one before it was changed
+        return row, await self._pieces_of(state, name, row) if retracts and row.moved else {}
 
     @staticmethod
     def next_records(row: Any) -> int:
@@ -93,6 +94,7 @@ class DividedParts:
         """Move the values of a row to a piece."""
         target, merged = _target(name, row.moved)
         piece = self._pieces.piece_of(row)
+        await state.namespace(target).clear()  # a piece whose row was deleted by hand is none of this part
         if merged:
             await state.merge_namespaces(target, merged)
         await state.namespace(target).add_all(PartUpdate(lambda pieces: self._merge(pieces, piece)))

@@ -6,6 +6,7 @@ import contextlib
 import random
 from collections import defaultdict
 from datetime import timedelta
+from decimal import Decimal
 from operator import attrgetter
 from typing import Annotated
 from unittest import mock
@@ -13,9 +14,11 @@ from unittest import mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headrace import Pipeline, RowKind, Struct, Timestamp
 from headrace.operators import Count, CountDistinct, Cumulative, Hopping, Max, Min, Sum, Tumbling, after_rows
+from headrace.options import AsyncStateOptions
 from headrace.testing import KeyedHarness, PipelineHarness
 from tests.unit.support.fuzzing import examples
 
@@ -60,14 +63,19 @@ def prices_of(item: str, start: int, end: int, bids: list[Bid]) -> Prices:
     )
 
 
-def stream_of(windows, *, changes=False, **options):
+class Bids(Struct, frozen=True):
+    item: str
+    bids: Annotated[int, Count()]
+
+
+def stream_of(windows, *, changes=False, gives=Prices, **options):
     kind = "kind" if changes else None
     source = Pipeline("auctions").source("bids", Bid, event_time="at", out_of_orderness=ms(1000), row_kind=kind)
-    return source.key_by("item").window(windows).aggregate("prices", Prices, **options)
+    return source.key_by("item").window(windows).aggregate("prices", gives, **options)
 
 
-def keyed_harness(stream):
-    return KeyedHarness(stream.operators[-1].function, key=attrgetter("item"))
+def keyed_harness(stream, **options):
+    return KeyedHarness(stream.operators[-1].function, key=attrgetter("item"), **options)
 
 
 @contextlib.contextmanager
@@ -147,6 +155,22 @@ def test_windows_in_pieces_equal_a_plain_loop(bids, windows, most, marks, seed):
         assert not harness.snapshot().entries
 
 
+@pytest.mark.parametrize("last", [3, 4, 5, 6])
+def test_rows_that_a_cache_drops_stay_whole(last):
+    bids = [Bid("a", 1, number, "x") for number in range(last)]
+    options = AsyncStateOptions(cache_entries=1)
+    with rows_of(1), keyed_harness(stream_of(SLICED[0], changes=True), options=options) as harness:
+        for bid in bids:
+            harness.process(bid, timestamp=1)
+        for bid in bids[:-1]:
+            harness.snapshot()  # the cache drops what is written
+            harness.process(bid, timestamp=1, kind=DELETE)
+        harness.watermark(100)
+        assert not harness.quarantined()
+        assert [row for _, row in harness.kinds()] == [prices_of("a", 0, 10, bids[-1:])]
+        assert not harness.snapshot().entries
+
+
 @pytest.mark.slow
 @examples(8)
 @given(
@@ -163,8 +187,13 @@ def test_splits_and_crashes_change_no_piece(bids, windows, most, every, retracts
     pipeline = stream_of(windows, changes=retracts).sink("prices", key=("item", "window_start", "window_end"))
     states = []
     for is_split in (False, True):
-        limit = {"execution": {"async-state": {"in-flight-records-limit": chance.choice([1, 3, 6000])}}}
-        harness, rest = PipelineHarness(pipeline, parallelism=2, job=limit), list(changes)
+        limits = {
+            "in-flight-records-limit": chance.choice([1, 3, 6000]),
+            "cache-entries": chance.choice([1, 2, 1000]),
+            "enabled": chance.random() < 0.8,
+        }
+        job = {"execution": {"async-state": limits}}
+        harness, rest = PipelineHarness(pipeline, parallelism=2, job=job), list(changes)
         with rows_of(most, every):
             while rest:
                 size = chance.randint(1, 9) if is_split else len(rest)
@@ -240,3 +269,80 @@ def test_whole_set_of_earlier_code_goes_on():
         assert any(b"moved" in value for _, value in harness.snapshot().entries)
         harness.watermark(100)
         assert [row.prices for _, row in harness.kinds()] == [30]
+
+
+@pytest.mark.parametrize("late", [0, 50])
+@pytest.mark.parametrize("taken_back", [0, 20])
+def test_pieces_of_removed_aggregates_end_with_windows(late, taken_back):
+    bids = [Bid("a", 1, number, "x") for number in range(20)]
+    versions = [stream_of(SLICED[0], changes=True, gives=gives, allowed_lateness=ms(late)) for gives in (Prices, Bids)]
+    before, after = (version.operators[-1].function for version in versions)
+    with rows_of(2), KeyedHarness(before, key=attrgetter("item")) as harness:
+        for bid in bids:
+            harness.process(bid, timestamp=1)
+        snapshot = harness.snapshot()
+    with KeyedHarness.restore(snapshot, after, key=attrgetter("item")) as harness:
+        for bid in bids[:taken_back]:
+            harness.process(bid, timestamp=1, kind=DELETE)
+        harness.process(bids[0], timestamp=1)
+        harness.watermark(100)
+        assert [row for _, row in harness.kinds()] == [Bids("a", 21 - taken_back)]
+        assert not harness.snapshot().entries
+
+
+def test_pieces_of_removed_aggregates_outlast_columns():
+    versions = [stream_of(SLICED[0], gives=gives).map(_bids_of).sink("bids") for gives in (Prices, Bids)]
+    harness = PipelineHarness(versions[0])
+    for version in versions:
+        harness.change(pipeline=version)
+        harness.feed("bids", [Bid("a", 1, number, "x") for number in range(20)])
+        with rows_of(2):
+            harness.run()
+    harness.run(end_of_input=True)
+    assert harness.sink("bids") == [Bids("a", 40)]
+    assert harness.live("keyed_state") == []
+
+
+def _bids_of(row: Prices | Bids) -> Bids:
+    return Bids(row.item, row.bids)
+
+
+def test_pieces_without_their_row_are_replaced():
+    function = stream_of(SLICED[0]).operators[-1].function
+    bids = [Bid("a", 1, number, "x") for number in range(40)]
+    with rows_of(2), KeyedHarness(function, key=attrgetter("item")) as harness:
+        for bid in bids[:20]:
+            harness.process(bid, timestamp=1)
+        snapshot = harness.snapshot()
+    others = tuple(entry for entry in snapshot.entries if b"moved" not in entry[1])
+    with (
+        rows_of(2),
+        KeyedHarness.restore(replace(snapshot, entries=others), function, key=attrgetter("item")) as harness,
+    ):
+        for bid in bids[20:]:
+            harness.process(bid, timestamp=1)
+        harness.watermark(100)
+        assert [row.prices for _, row in harness.kinds()] == [20]
+
+
+class Offer(Struct, frozen=True):
+    item: str
+    at: Timestamp
+    price: Decimal
+
+
+class Extremes(Struct, frozen=True):
+    item: str
+    lowest: Annotated[Decimal | None, Min("price")]
+    highest: Annotated[Decimal | None, Max("price")]
+
+
+@pytest.mark.parametrize("most", [1, 100])
+def test_pieces_keep_last_form_of_values(most):
+    source = Pipeline("auctions").source("offers", Offer, event_time="at", row_kind="kind")
+    with rows_of(most), keyed_harness(source.key_by("item").window(SLICED[0]).aggregate("prices", Extremes)) as harness:
+        for price in ("1.0", "5", "6", "7.00", "1.00", "2", "7.0", "1.000"):
+            harness.process(Offer("a", 1, Decimal(price)), timestamp=1)
+        harness.watermark(100)
+        ((_, row),) = harness.kinds()
+    assert [str(row.lowest), str(row.highest)] == ["1.000", "7.0"]

@@ -193,7 +193,8 @@ def test_splits_and_crashes_change_no_piece(bids, windows, most, every, retracts
             "enabled": chance.random() < 0.8,
         }
         job = {"execution": {"async-state": limits}}
-        harness, rest = PipelineHarness(pipeline, parallelism=2, job=job), list(changes)
+        backend = chance.choice(["hashmap", "rocksdb", "delta"])
+        harness, rest = PipelineHarness(pipeline, backend, parallelism=2, job=job), list(changes)
         with rows_of(most, every):
             while rest:
                 size = chance.randint(1, 9) if is_split else len(rest)

@@ -85,7 +85,10 @@ _LONGEST_END = 5.0
 
 def _wait_for_jvm() -> None:
     """Wait until the JVM has ended, which it does when its standard input ends. Otherwise it would outlive this process by half a second."""
-    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001  pyspark offers no other way
+    context: Any = SparkContext._active_spark_context  # noqa: SLF001  pyspark offers no other way
+    if (server := getattr(context, "_accumulatorServer", None)) is not None:
+        server.handle_error = lambda *_: None  # it would print a traceback, since the JVM closes its connection
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
     if process is not None and process.stdin is not None:
         with suppress(OSError, subprocess.TimeoutExpired):
             process.stdin.close()

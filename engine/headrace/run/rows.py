@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, Protocol
 
 import msgspec
@@ -18,6 +19,7 @@ from headrace.api.records import RowKind
 from headrace.execution.element import Element, Emitted, make_element, make_emitted
 from headrace.records.columns import sink_columns
 from headrace.records.record_columns import from_struct_array, struct_type, to_struct_array
+from headrace.records.value_arrays import UnfitRecord
 from headrace.storage.storage import Storage
 
 
@@ -77,6 +79,18 @@ class ColumnarRows:
         return ColumnarRows(self.record, *(column.filter(mask) for column in columns))
 
 
+def joined(parts: Sequence[ColumnarRows]) -> ColumnarRows:
+    """Return the rows of several parts, in arrival order."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = [
+        pa.concat_arrays([getattr(part, name) for part in parts])
+        for name in ("orders", "timestamps", "kinds", "columns")
+    ]
+    order = pc.sort_indices(columns[0])
+    return ColumnarRows(parts[0].record, *(column.take(order) for column in columns))
+
+
 Rows = ColumnarRows | list[Emitted]
 """Rows as they run through a task: as columns, or as records behind a room that made them."""
 
@@ -118,6 +132,16 @@ def as_records(rows: Rows) -> list[Emitted]:
     return rows.emitted() if isinstance(rows, ColumnarRows) else rows
 
 
+def with_records(columns: ColumnarRows, records: list[Emitted]) -> Rows:
+    """Return columns and records in arrival order: as columns, where these can store the records."""
+    if not records:
+        return columns
+    try:
+        return joined([columns, ColumnarRows.of(records, columns.record)])
+    except UnfitRecord:  # a transform may leave it out; else the one that stores it names it
+        return sorted([*columns.emitted(), *records], key=_order_of)
+
+
 Takes = tuple[type, ...]
 """Record types of a stage's inputs."""
 
@@ -153,3 +177,6 @@ def handed_on(file: Storage) -> pa.Table:
     What it raises is raw: Spark repeats a task that could not read, and no task repeats one that reports an error of Headrace.
     """
     return pq.ParquetFile(file.open()).read()
+
+
+_order_of = attrgetter("order")

@@ -44,8 +44,8 @@ from headrace.run.backend import TaskBackend, open_backend
 from headrace.run.flow import laid
 from headrace.run.materializer_stage import MaterializerWork, Needed, needed_rows
 from headrace.run.messages import KeyedTask, TaskReport
-from headrace.run.output import TaskOutput
-from headrace.run.rows import ROWS_AT_ONCE, ColumnarRows, Rows, Taker, Takes, elements_of, handed_on, with_records
+from headrace.run.output import TaskOutput, columnar
+from headrace.run.rows import ROWS_AT_ONCE, ColumnarRows, Rows, Taker, Takes, elements_of, handed_on, joined
 from headrace.run.watch import StopSign, TaskNotes, keyed_stage
 from headrace.state.backend import EntryChange, within
 from headrace.state.broadcast import BroadcastRow
@@ -508,10 +508,16 @@ class _Emitted:
             pipe.end()
 
     def _send_on(self) -> None:
-        columns, self._columns = self._columns, None
         for side, pipe in self._pipes.items():
-            records = self._process.emitted if side is None else self._process.side_outputs[side]
-            pipe.take(records if side is not None or columns is None else with_records(columns, records))
+            pipe.take(self._of_main() if side is None else self._process.side_outputs[side])
+
+    def _of_main(self) -> Rows:
+        """Return what was emitted to the main output. Columns and records are in arrival order together."""
+        columns, records = self._columns, self._process.emitted
+        self._columns = None
+        if columns is None:
+            return records
+        return joined([columns, columnar(records, columns.record, self._process.operator.name)]) if records else columns
 
 
 def _part_of(batches: Iterator[pa.RecordBatch], limit: int | None) -> list[pa.RecordBatch]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Final, Protocol
 
 import msgspec
@@ -19,7 +18,6 @@ from headrace.api.records import RowKind
 from headrace.execution.element import Element, Emitted, make_element, make_emitted
 from headrace.records.columns import sink_columns
 from headrace.records.record_columns import from_struct_array, struct_type, to_struct_array
-from headrace.records.value_arrays import UnfitRecord
 from headrace.storage.storage import Storage
 
 
@@ -132,16 +130,6 @@ def as_records(rows: Rows) -> list[Emitted]:
     return rows.emitted() if isinstance(rows, ColumnarRows) else rows
 
 
-def with_records(columns: ColumnarRows, records: list[Emitted]) -> Rows:
-    """Return columns and records in arrival order: as columns, where these can store the records."""
-    if not records:
-        return columns
-    try:
-        return joined([columns, ColumnarRows.of(records, columns.record)])
-    except UnfitRecord:  # a transform may leave it out; else the one that stores it names it
-        return sorted([*columns.emitted(), *records], key=_order_of)
-
-
 Takes = tuple[type, ...]
 """Record types of a stage's inputs."""
 
@@ -177,6 +165,3 @@ def handed_on(file: Storage) -> pa.Table:
     What it raises is raw: Spark repeats a task that could not read, and no task repeats one that reports an error of Headrace.
     """
     return pq.ParquetFile(file.open()).read()
-
-
-_order_of = attrgetter("order")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from decimal import Decimal
 from itertools import chain, pairwise
+from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
 from unittest import mock
 
@@ -42,7 +43,7 @@ from headrace.records.order import output_order, record_order, timer_order
 from headrace.records.record_columns import to_struct_array
 from headrace.run import keyed_stage
 from headrace.run.keyed_stage import ColumnWork
-from headrace.run.rows import ColumnarRows, as_records, elements_of, with_records
+from headrace.run.rows import ColumnarRows, elements_of
 from headrace.run.transit import transit_table
 from headrace.state.accumulators import AccumulatorStore
 from headrace.state.backend import HashMapBackend
@@ -199,8 +200,8 @@ def ordered(steps, *, plain):
     ordinal, watermark, rows, watermarks = 1, -30, [], []
     for step in steps:
         for sale, kind in zip(step.sales, step.kinds, strict=False):
-            at, kind = (max(sale.at, watermark + 1), RowKind.INSERT) if sale.shop in plain else (sale.at, kind)
-            rows.append((record_order(ordinal), sale, at, int(kind)))
+            at, number = (max(sale.at, watermark + 1), 0) if sale.shop in plain else (sale.at, int(kind))
+            rows.append((record_order(ordinal), sale, at, number))
             ordinal += 1
         later = watermark + step.later
         place = Watermark(record_order(ordinal), later)
@@ -262,8 +263,8 @@ class Stage:
         self.backend.write_batch(process.timers.writes(timers))
         self.watermark, self.fired = last, process.timers.fired_until()
         states = sorted(repr(_without_time(entry)) for _, entries in changes for entry in entries)
-        emitted = process.emitted if columns is None else as_records(with_records(columns, process.emitted))
-        results = [row._replace(kind=RowKind(row.kind)) for row in emitted]
+        emitted = [*process.emitted, *(() if columns is None else columns.emitted())]
+        results = sorted((row._replace(kind=RowKind(row.kind)) for row in emitted), key=attrgetter("order"))
         refused = [(refused.order, refused.record) for refused in process.refused]
         return results, process.side_outputs, states, sorted(timers), process.metrics, process.timers.fired, refused
 
@@ -424,6 +425,13 @@ def test_sessions_that_pass_are_never_stored():
 def test_record_behind_its_first_window_is_taken_alone():
     given = [step(sale(-25), later=13), step(sale(-20), later=20)]
     assert equals_single_records(operator_of(Hopping(ms(9), ms(3)), Computed), given) == [["a"]]
+
+
+@pytest.mark.parametrize(("passed", "alone"), [(8, []), (9, ["a"])])
+@pytest.mark.parametrize("windows", [WINDOWS[0], Cumulative(ms(20), ms(10)), Hopping(ms(20), ms(10))])
+def test_window_has_ended_at_its_last_timestamp(windows, passed, alone):
+    given = [step(sale(5), later=30 + passed), step(sale(5), later=30)]
+    assert equals_single_records(operator_of(windows, Computed), given) == [alone]
 
 
 def test_effects_of_timers_are_in_time():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import contextmanager, nullcontext
 from decimal import Decimal
-from itertools import chain
 from typing import Annotated
 from unittest import mock
 
@@ -30,6 +30,7 @@ from tests.unit.operators.test_slice_columns import (
     step,
     steps,
 )
+from tests.unit.operators.test_window_results import CRASHES, STOPS
 from tests.unit.run.test_max_memory import left_behind, little_memory
 from tests.unit.support.fuzzing import examples
 
@@ -118,15 +119,6 @@ def test_groups_equal_single_records(steps, result, emit, retract, plain):
     equals_single_records(totals_of(result, emit, retract=retract), steps, plain=plain)
 
 
-def test_total_beyond_columns_is_emitted_in_order():
-    largest = (1 << 63) - 1
-    given = [
-        step(sale(0, largest, shop="b"), sale(1), sale(1, shop="b"), sale(2, largest, shop="b"), sale(2), later=40)
-    ]
-    given[0].kinds[2] = RowKind.DELETE
-    assert equals_single_records(totals_of(Cents, Emit.EVERY_CHANGE, retract=True), given) == [["b"]]
-
-
 def test_columns_do_nothing_where_all_shops_are_left():
     with mock.patch.object(ColumnWork, "_process") as process:
         given = [step(sale(0), sale(0, shop="b"), later=60), step(sale(0), sale(0, shop="b"), later=9)]
@@ -152,29 +144,77 @@ def taken_keys():
         yield taken
 
 
-def played(windows, *, crash_at=None, job=None):
-    """Return what a job leaves behind after each of its runs, with late sales of shop b."""
+def windowed(windows):
     sales = Pipeline("shop").source("sales", Sale, event_time="at").key_by("shop").window(windows)
-    pipeline = sales.aggregate("totals", Computed).side_output("late", Sale, sink="late").sink("log")
-    harness = PipelineHarness(pipeline, bucket=12, parallelism=1, job=job or {})
+    return sales.aggregate("totals", Computed).side_output("late", Sale, sink="late").sink("log")
+
+
+def changed(emit):
+    sales = Pipeline("shop").source("sales", Sale, event_time="at", row_kind="kind").key_by("shop")
+    return sales.aggregate("totals", Cents, emit=emit, retract=True, state_ttl=Lifetime.FOREVER).sink("log")
+
+
+def changing_sales(start):
+    """Return sales of shop a in time, and of b, of which early ones are late, or take back others; of c, of which none of the last file is."""
+    for at in range(start, start + 100, 3):
+        is_late = at < start + 50 and at % 4 == 0
+        yield sale(at), RowKind.INSERT
+        yield (sale(max(at - 60, 0), shop="b"), RowKind.DELETE) if is_late else (sale(at, shop="b"), RowKind.INSERT)
+        yield sale(at - 50 if is_late and start < 200 else at, shop='c"'), RowKind.INSERT
+
+
+def played(pipeline, chance=None, **options):
+    """Return what a job leaves behind after each of its files. With `chance`, runs crash, or stop while they have records."""
+    harness = PipelineHarness(pipeline, bucket=12, **options)
+    takes_kinds = harness._source("sales").row_kind is not None
     seen = []
     for start in (0, 100, 200):
-        times = range(start, start + 100, 3)
-        late = (sale(max(at - 60, 0) if at % 4 == 1 else at, shop="b") for at in times)
-        harness.feed("sales", [*chain(*zip(map(sale, times), late, strict=True))])
-        harness.run(crash_at=crash_at)
+        sales, kinds = zip(*changing_sales(start), strict=True)
+        harness.feed("sales", sales, kinds=kinds if takes_kinds else None)
+        if chance is not None:
+            harness.run(crash_at=chance.choice(CRASHES), budget_ends_at=chance.choice(STOPS))
         harness.run()
-        counts = [harness.facts[-1].metrics.get(name, 0) for name in ("keyed_records", "late", "late_to_side")]
-        seen.append((left_behind(harness), counts))
+        seen.append(left_behind(harness))
     harness.run(end_of_input=True)
     return [*seen, left_behind(harness)]
 
 
-@pytest.mark.parametrize("crash_at", [None, "task.half", "commit.after"])
-@pytest.mark.parametrize("size", [None, 1, 20_000])
-@pytest.mark.parametrize("windows", [WINDOWS[2], SESSIONS[0]])
-def test_jobs_take_some_keys_as_columns(windows, size, crash_at):
-    single = played(windows, crash_at=crash_at, job=ONE_BY_ONE)
-    with nullcontext({}) if size is None else little_memory(size) as job, taken_keys() as taken:
-        assert played(windows, crash_at=crash_at, job=job) == single
-    assert {b'"a"'} in taken or size == 1
+SINKS = 2
+"""Place of the first sink in what is left behind. Before them are state and quarantine, which also have the micro-batch of each row."""
+
+JOBS = [(windowed, WINDOWS[2]), (windowed, SESSIONS[0]), (changed, Emit.EVERY_CHANGE), (changed, Emit.NET_CHANGE)]
+
+
+@pytest.mark.parametrize(("pipeline", "option"), JOBS)
+def test_jobs_leave_behind_the_same(pipeline, option):
+    single = played(pipeline(option), parallelism=1, job=ONE_BY_ONE)
+    with taken_keys() as taken:
+        assert played(pipeline(option), parallelism=1) == single
+    assert taken[0] - {b'"c\\""'} == {b'"a"'}
+    with little_memory(20_000) as limit, taken_keys() as taken:
+        assert played(pipeline(option), parallelism=1, job=limit) == single
+    assert b'"a"' in taken[0]
+
+
+@pytest.mark.parametrize("emit", Emit)
+def test_jobs_emit_in_arrival_order(emit):
+    single, columns = (PipelineHarness(changed(emit), parallelism=1, job=job) for job in (ONE_BY_ONE, {}))
+    for harness in (single, columns):
+        sales, kinds = zip(*changing_sales(0), strict=True)
+        harness.feed("sales", sales, kinds=kinds)
+        harness.run()
+    assert columns.sink_table("log").to_pylist() == single.sink_table("log").to_pylist()
+
+
+@pytest.mark.slow
+@examples(8)
+@given(st.sampled_from(JOBS[:3]), st.integers(0, 1 << 30), st.sampled_from(["hashmap", "rocksdb"]), st.booleans())
+def test_stopped_jobs_emit_the_same(job, seed, backend, has_limit):
+    (pipeline, option), chance = job, random.Random(seed)
+    few = {"execution": {"async-state": {"in-flight-records-limit": chance.choice([2, 20])}}}
+    (*_, single) = played(pipeline(option), job=ONE_BY_ONE)
+    with little_memory(20_000) if has_limit else nullcontext({}) as limit:
+        stopped = played(
+            pipeline(option), chance, backend=backend, parallelism=chance.choice([1, 2, 3]), job=few | limit
+        )
+    assert stopped[-1][SINKS:] == single[SINKS:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Annotated
 from unittest import mock
@@ -213,8 +213,7 @@ def test_stopped_jobs_emit_the_same(job, seed, backend, has_limit):
     (pipeline, option), chance = job, random.Random(seed)
     few = {"execution": {"async-state": {"in-flight-records-limit": chance.choice([2, 20])}}}
     (*_, single) = played(pipeline(option), job=ONE_BY_ONE)
-    with little_memory(20_000) if has_limit else nullcontext({}) as limit:
-        stopped = played(
-            pipeline(option), chance, backend=backend, parallelism=chance.choice([1, 2, 3]), job=few | limit
-        )
+    with little_memory(20_000) as limit:
+        given = few | (limit if has_limit else {})
+        stopped = played(pipeline(option), chance, backend=backend, parallelism=chance.choice([1, 2, 3]), job=given)
     assert stopped[-1][SINKS:] == single[SINKS:]

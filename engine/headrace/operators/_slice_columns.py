@@ -36,7 +36,7 @@ class SliceColumns:
     def taken_singly(self, columns: KeyedColumns) -> Flags | None:
         """Return for each key whether it has a retraction, or a record behind the end of its first window; None if none has."""
         marked, times = retractions(columns), columns.timestamps.to_numpy()
-        late = np.flatnonzero(columns.watermarks >= times)  # windows end behind their records
+        late = np.flatnonzero(columns.watermarks >= times)  # a window ends behind its records, so no other is
         starts, of_record = np.unique(self._times.slices_at(times[late]), return_inverse=True)
         first_ends = np.array([self._times.ends_of(start)[0] for start in starts.tolist()], np.int64)
         marked[late] |= columns.watermarks[late] >= first_ends[of_record] - 1

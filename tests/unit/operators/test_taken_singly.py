@@ -207,7 +207,7 @@ def test_jobs_emit_in_arrival_order(emit):
 
 
 @pytest.mark.slow
-@examples(8)
+@examples(5)
 @given(st.sampled_from(JOBS[:3]), st.integers(0, 1 << 30), st.sampled_from(["hashmap", "rocksdb"]), st.booleans())
 def test_stopped_jobs_emit_the_same(job, seed, backend, has_limit):
     (pipeline, option), chance = job, random.Random(seed)

@@ -342,6 +342,14 @@ class ColumnFunction(abc.ABC):
     def takes_columns(self) -> bool:
         """Return whether the function can take columns at all."""
 
+    def taken_singly(self, columns: KeyedColumns, /) -> npt.NDArray[np.bool_] | None:
+        """Return for each of the keys whether its records have to be processed one by one; None, the default, if none of them has to.
+
+        `columns` have neither `values` nor `entries` yet. All other methods get only the records of the other keys.
+        """
+        del columns
+        return None
+
     def in_namespaces(self, columns: KeyedColumns, /) -> KeyedColumns | None:
         """Return the records by key and namespace of their state, without `values`; None if they have to be processed one by one.
 

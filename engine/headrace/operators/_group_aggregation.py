@@ -32,6 +32,7 @@ from headrace.operators._window_results import check_can_retract, check_kind
 
 if TYPE_CHECKING:
     from headrace.operators._group_columns import GroupColumns
+    from headrace.operators._running_fields import Flags
 
 
 In = TypeVar("In", bound=Struct)
@@ -231,6 +232,10 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
     def takes_columns(self) -> bool:
         """Return whether all fields can be computed from columns."""
         return self._options.ttl is None and self._columns.is_complete
+
+    def taken_singly(self, columns: KeyedColumns, /) -> Flags | None:
+        """Return for each key whether it has a retraction; None if none has."""
+        return self._columns.taken_singly(columns)
 
     def process_columns(self, columns: KeyedColumns, /) -> ColumnResults | None:
         """Return the results of the records; None if they have to be processed one by one."""

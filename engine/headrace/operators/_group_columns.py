@@ -23,8 +23,9 @@ from headrace.operators._running_fields import (
     NotInColumnsError,
     Numbers,
     RunningField,
-    are_additions,
     is_plain,
+    keys_with,
+    retractions,
     running_field,
 )
 
@@ -54,10 +55,12 @@ class GroupColumns:
             and all(is_plain(field) for field in msgspec.structs.fields(takes) if field.name in read)
         )
 
+    def taken_singly(self, columns: KeyedColumns) -> Flags | None:
+        """Return for each key whether it has a retraction; None if none has."""
+        return keys_with(retractions(columns), columns)
+
     def results(self, columns: KeyedColumns) -> ColumnResults | None:
         """Return the results of the records; None if they have to be processed one by one."""
-        if not are_additions(columns.kinds):
-            return None
         try:
             return self._results(columns)
         except (NotInColumnsError, OverflowError, ValueError):  # some record fails, and has to be named

@@ -25,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.api.batches import KeyedColumns
 from headrace.api.records import RowKind
 from headrace.operators._accumulators import (
     Accumulator,
@@ -332,10 +333,19 @@ _MAKERS: dict[type[Accumulator], FieldInColumns] = {
 }
 
 
-def are_additions(kinds: pa.Int32Array) -> bool:
-    """Return whether no record of these row kinds is a retraction."""
-    added: bool = pc.all(pc.is_in(kinds, _ADDED)).as_py()
-    return added
+def retractions(columns: KeyedColumns) -> Flags:
+    """Return for each record whether it is a retraction."""
+    added: Flags = pc.is_in(columns.kinds, _ADDED).to_numpy(zero_copy_only=False)
+    return ~added
+
+
+def keys_with(marked: Flags, columns: KeyedColumns) -> Flags | None:
+    """Return for each key whether one of its records is marked; None if no record is."""
+    if not marked.any():
+        return None
+    keys = np.zeros(len(columns.keys), bool)
+    keys[columns.key_numbers.to_numpy()[marked]] = True
+    return keys
 
 
 def is_plain(field: msgspec.structs.FieldInfo) -> bool:

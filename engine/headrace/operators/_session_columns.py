@@ -19,7 +19,7 @@ from headrace.api.batches import BundledRecord, ChangedEntry, ColumnResults, Col
 from headrace.api.functions import Context
 from headrace.operators._event_time import check_in_calendar
 from headrace.operators._part_columns import objects_of
-from headrace.operators._running_fields import are_additions
+from headrace.operators._running_fields import Flags, keys_with, retractions
 from headrace.operators._slice_columns import parts_of
 from headrace.operators._window_results import WindowResult
 
@@ -168,14 +168,13 @@ class SessionColumns:
         self._parts = parts_of(result)
         self._span = span
 
-    def in_sessions(self, columns: KeyedColumns) -> SessionedColumns | None:
-        """Return the records by key and session.
+    def taken_singly(self, columns: KeyedColumns) -> Flags | None:
+        """Return for each key whether it has a retraction, or a record whose time the watermark before it has passed; None if none has."""
+        return keys_with(retractions(columns) | (columns.watermarks >= columns.timestamps.to_numpy()), columns)
 
-        None if a record is a retraction, if the watermark before it has passed its time, or if too many merges come behind one another.
-        """
+    def in_sessions(self, columns: KeyedColumns) -> SessionedColumns | None:
+        """Return the records by key and session; None if too many merges come behind one another."""
         times = columns.timestamps.to_numpy()
-        if not are_additions(columns.kinds) or (columns.watermarks >= times).any():
-            return None
         numbers = columns.key_numbers.to_numpy()
         order = np.argsort(numbers, kind="stable")
         ordered = times[order].tolist()

@@ -45,6 +45,7 @@ from headrace.operators._window_results import (
 )
 
 if TYPE_CHECKING:
+    from headrace.operators._running_fields import Flags
     from headrace.operators._session_columns import SessionColumns, SessionedColumns
 
 
@@ -229,8 +230,12 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction
         """Return whether records may come as columns: not where a record may correct a result."""
         return not self.retracts and self._early is None and self._window_result.takes_columns
 
+    def taken_singly(self, columns: KeyedColumns, /) -> Flags | None:
+        """Return for each key whether it has a retraction, or a record whose time the watermark before it has passed; None if none has."""
+        return self._columns.taken_singly(columns)
+
     def in_namespaces(self, columns: KeyedColumns, /) -> KeyedColumns | None:
-        """Return the records by key and session; None if a record is a retraction, or if the watermark before it has passed its time."""
+        """Return the records by key and session; None if too many merges come behind one another."""
         return self._columns.in_sessions(columns)
 
     def process_columns(self, columns: KeyedColumns, /) -> ColumnResults | None:

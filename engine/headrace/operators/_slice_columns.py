@@ -14,7 +14,7 @@ from headrace.api.batches import ColumnResults, ColumnTimer, KeyedColumns
 from headrace.operators._event_time import check_in_calendar
 from headrace.operators._part_columns import PartColumns, StoredParts, by_key
 from headrace.operators._result_record import ResultRecord
-from headrace.operators._running_fields import are_additions
+from headrace.operators._running_fields import Flags, keys_with, retractions
 from headrace.operators._slice_times import SliceTimes
 from headrace.operators._window_results import RankedWindow, WindowResult
 
@@ -32,16 +32,20 @@ class SliceColumns:
         self._timers_of = timers_of
         self._lateness = lateness
 
-    def in_slices(self, columns: KeyedColumns) -> KeyedColumns | None:
-        """Return the records by key and slice; None if a record is a retraction, or comes behind the end of its first window."""
-        if not are_additions(columns.kinds):
-            return None
+    def taken_singly(self, columns: KeyedColumns) -> Flags | None:
+        """Return for each key whether it has a retraction, or a record behind the end of its first window; None if none has."""
+        marked, times = retractions(columns), columns.timestamps.to_numpy()
+        late = np.flatnonzero(columns.watermarks >= times)  # a window ends behind its records, so no other is
+        starts, of_record = np.unique(self._times.slices_at(times[late]), return_inverse=True)
+        first_ends = np.array([self._times.ends_of(start)[0] for start in starts.tolist()], np.int64)
+        marked[late] |= columns.watermarks[late] >= first_ends[of_record] - 1
+        return keys_with(marked, columns)
+
+    def in_slices(self, columns: KeyedColumns) -> KeyedColumns:
+        """Return the records by key and slice."""
         starts = self._times.slices_at(columns.timestamps.to_numpy())
         slices, of_record = np.unique(starts, return_inverse=True)
         numbers = slices.tolist()
-        first_ends = np.array([self._times.ends_of(start)[0] for start in numbers])
-        if (columns.watermarks >= first_ends[of_record] - 1).any():
-            return None
         keys = columns.key_numbers.to_numpy().astype(np.int64)  # pairs of key and slice may be more than 32 bits count
         pairs, of_record = np.unique(keys * len(numbers) + of_record, return_inverse=True)
         return replace(

@@ -59,6 +59,7 @@ from headrace.operators._window_results import (
 )
 
 if TYPE_CHECKING:
+    from headrace.operators._running_fields import Flags
     from headrace.operators._slice_columns import SliceColumns
 
 In = TypeVar("In", bound=Struct)
@@ -171,8 +172,12 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
         """Return whether records may come as columns: not where their windows may have early results."""
         return self._early is None and self._window_result.takes_columns
 
-    def in_namespaces(self, columns: KeyedColumns, /) -> KeyedColumns | None:
-        """Return the records by key and slice; None if a record is a retraction, or comes behind the end of its first window."""
+    def taken_singly(self, columns: KeyedColumns, /) -> Flags | None:
+        """Return for each key whether it has a retraction, or a record behind the end of its first window; None if none has."""
+        return self._columns.taken_singly(columns)
+
+    def in_namespaces(self, columns: KeyedColumns, /) -> KeyedColumns:
+        """Return the records by key and slice."""
         return self._columns.in_slices(columns)
 
     def process_columns(self, columns: KeyedColumns, /) -> ColumnResults | None:

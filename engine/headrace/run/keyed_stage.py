@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter, methodcaller
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -44,8 +44,8 @@ from headrace.run.backend import TaskBackend, open_backend
 from headrace.run.flow import laid
 from headrace.run.materializer_stage import MaterializerWork, Needed, needed_rows
 from headrace.run.messages import KeyedTask, TaskReport
-from headrace.run.output import TaskOutput
-from headrace.run.rows import ColumnarRows, Rows, Taker, Takes, elements_of, handed_on
+from headrace.run.output import TaskOutput, columnar
+from headrace.run.rows import ROWS_AT_ONCE, ColumnarRows, Rows, Taker, Takes, elements_of, handed_on, joined
 from headrace.run.watch import StopSign, TaskNotes, keyed_stage
 from headrace.state.backend import EntryChange, within
 from headrace.state.broadcast import BroadcastRow
@@ -75,23 +75,44 @@ class ColumnWork:
     watermark: int | None
     takes: Takes
 
-    def run(self, batches: Sequence[pa.RecordBatch], *, are_all: bool = True) -> ColumnarRows | bool:
-        """Set the state of the function and its timers, and return what it emits; True if only timers emit something.
+    def run(self, batches: list[pa.RecordBatch], *, are_all: bool = True) -> Taken:
+        """Set the state of the function and its timers behind the records of `batches`, but for those that are left.
 
-        `are_all` says that no records of the micro-batch come behind these. False means that nothing has changed: the records have to be processed one by one.
+        `are_all` says that no records of the micro-batch come behind these. Empties the list: else all records are there twice.
         """
-        function, store = self.operator.function, self._store(SingleStore)
-        if not (isinstance(function, ColumnFunction) and store and batches):
-            return False
+        function = self.operator.function
+        if not (isinstance(function, ColumnFunction) and batches):
+            return Taken(None, batches)
         try:
             rows = pa.concat_batches(batches)
         except pa.ArrowInvalid:  # 2 GiB of text, more than a column can hold
-            return False
-        given = self._with_entries(self._columns(rows, batches, function, are_all=are_all))
-        columns = None if given is None else function.in_namespaces(given)
-        if columns is None or len(columns.keys) > store.cache_limit:
-            return False
-        names = columns.keys
+            return Taken(None, batches)
+        batches.clear()
+        return self._run(rows, function, are_all=are_all) or Taken(None, _batches(rows))
+
+    def _run(self, rows: pa.RecordBatch, function: ColumnFunction, *, are_all: bool) -> Taken | None:
+        """Do what `run` does; return None, and change nothing, if all records are left."""
+        columns, left = self._columns(rows, are_all=are_all), list[pa.RecordBatch]()
+        singly = function.taken_singly(columns)
+        if singly is not None:
+            if singly.all():
+                return None
+            is_left = pa.array(singly[columns.key_numbers.to_numpy()])
+            rows, left = rows.filter(pc.invert(is_left)), _batches(rows.filter(is_left))
+            columns = self._columns(rows, are_all=are_all)
+        results = self._process(columns, function)
+        if results is None:
+            return None
+        emitted = results.emitted
+        return Taken(None if emitted is None else _placed(emitted, rows["order"], self._output), left)
+
+    def _process(self, columns: KeyedColumns, function: ColumnFunction) -> ColumnResults | None:
+        """Set the state of the function and its timers, and return its results; None if the records have to be processed one by one."""
+        store, given = self._store(SingleStore), self._with_entries(columns)
+        taken = None if given is None else function.in_namespaces(given)
+        if store is None or taken is None or len(taken.keys) > store.cache_limit:
+            return None
+        columns, names = taken, taken.keys
         if columns.namespaces:
             names = [*map(within, columns.keys, columns.namespaces)]
         keys = columns.keys
@@ -101,16 +122,19 @@ class ColumnWork:
             read=lambda places: store.values_of([within(keys[key], namespace) for key, namespace in places]),
         )
         results = function.process_columns(columns)
-        if results is None:
-            return False
-        times = _last_times(columns) if results.timestamps is None else results.timestamps
-        store.set_values(names, results.values, times)
-        for key, namespace, value, timestamp in results.others:
-            store.set_values([within(keys[key], namespace)], [value], [timestamp])
-        self._change(columns.keys, results)
-        late = columns.timestamps.to_numpy() <= columns.watermarks
-        self.process.count(len(rows), int(late.sum()))
-        return True if results.emitted is None else _placed(results.emitted, rows["order"], output_type(function))
+        if results is not None:
+            times = _last_times(columns) if results.timestamps is None else results.timestamps
+            store.set_values(names, results.values, times)
+            for key, namespace, value, timestamp in results.others:
+                store.set_values([within(keys[key], namespace)], [value], [timestamp])
+            self._change(columns.keys, results)
+            late = columns.timestamps.to_numpy() <= columns.watermarks
+            self.process.count(len(late), int(late.sum()))
+        return results
+
+    @property
+    def _output(self) -> type:
+        return output_type(self.operator.function)
 
     def _store(self, kind: type[S]) -> S | None:
         """Return the function's store of a kind."""
@@ -134,19 +158,17 @@ class ColumnWork:
                 change(Timer(timer.timestamp, keys[timer.key], namespace=timer.namespace))
         self.process.fire(results.fired, sorted(self.watermarks))
 
-    def _columns(
-        self, rows: pa.RecordBatch, batches: Sequence[pa.RecordBatch], function: Any, *, are_all: bool
-    ) -> KeyedColumns:
+    def _columns(self, rows: pa.RecordBatch, *, are_all: bool) -> KeyedColumns:
         keys = rows["key"].dictionary_encode()
         return KeyedColumns(
             records=rows["in0"],
             timestamps=rows["timestamp"],
             kinds=rows["kind"],
             watermarks=self._watermarks_before(rows["order"]),
-            bundled=lambda: (elements_of(batch, self.takes) for batch in batches),
+            bundled=lambda: (elements_of(batch, self.takes) for batch in _batches(rows)),
             keys=keys.dictionary.to_pylist(),
             key_numbers=keys.indices,
-            result_type=struct_type(output_type(function)),
+            result_type=struct_type(self._output),
             last_watermark=max(self.watermarks).timestamp if are_all and self.watermarks else None,
             key_of=decode_key,
         )
@@ -165,6 +187,15 @@ class ColumnWork:
             watermark, start = mark.timestamp, end
             before[start:] = watermark
         return before
+
+
+class Taken(NamedTuple):
+    """What becomes of records that may be processed as columns. All records of a key are left, or none."""
+
+    emitted: ColumnarRows | None
+    """What those that were taken emit; None if only timers emit something."""
+    left: list[pa.RecordBatch]
+    """Those that have to be processed one by one."""
 
 
 Times = np.ndarray[Any, np.dtype[np.int64]]
@@ -187,6 +218,11 @@ def _last_times(columns: KeyedColumns) -> list[int]:
     numbers = columns.key_numbers.to_numpy()
     last[numbers] = np.arange(len(numbers))  # of equal numbers, the last one stays
     return cast("list[int]", columns.timestamps.take(pa.array(last)).to_pylist())
+
+
+def _batches(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """Return rows in batches of as many as become records at once."""
+    return [rows.slice(start, ROWS_AT_ONCE) for start in range(0, len(rows), ROWS_AT_ONCE)]
 
 
 def _placed(results: EmittedColumns, orders: pa.BinaryArray, record: type) -> ColumnarRows:
@@ -309,17 +345,17 @@ class _Work:
         """Process records as columns, as many at once as memory allows; return those that have to be processed one by one.
 
         An operator that waits for all records holds them in any case: as columns they need less memory. Timers fire behind all columns,
-        so an operator that has some takes what its memory allows, and the rest as records.
+        so an operator that has some takes what its memory allows, and the rest as records. Behind records that are left, too, all come one by
+        one: their keys may come again.
         """
         limit = None if work.process.waits_to_end else self.task.batch.memory_for(_AT_ONCE)
         batches = iter(batches)
         while part := _part_of(batches, limit):
-            rows = work.run(part, are_all=limit is None)
-            if rows is False:
-                return chain(_popped(part), batches)
-            if rows is True:
-                return batches
-            emitted.take(rows)
+            rows, left = work.run(part, are_all=limit is None)
+            if rows is not None:
+                emitted.take(rows)
+            if left or rows is None:
+                return chain(_popped(left), batches)
         return ()
 
     def _takes_columns(self, operator: Process) -> bool:
@@ -455,11 +491,11 @@ class _Emitted:
         self._has_limit = work.task.batch.max_memory is not None
         self._process = process
         self._pipes = {side: work.pipe(side) for side in (None, *(side.name for side in operator.side_outputs))}
-        self._columns: list[ColumnarRows] = []
+        self._columns: ColumnarRows | None = None
 
     def take(self, rows: ColumnarRows) -> None:
-        """Take what was emitted as columns."""
-        self._columns.append(rows)
+        """Take what was emitted as columns: once, where memory has no limit."""
+        self._columns = rows
         if self._has_limit:
             self._send_on()
 
@@ -479,10 +515,16 @@ class _Emitted:
             pipe.end()
 
     def _send_on(self) -> None:
-        while self._columns:
-            self._pipes[None].take(self._columns.pop(0))
         for side, pipe in self._pipes.items():
-            pipe.take(self._process.emitted if side is None else self._process.side_outputs[side])
+            pipe.take(self._of_main() if side is None else self._process.side_outputs[side])
+
+    def _of_main(self) -> Rows:
+        """Return what was emitted to the main output. Columns and records are in arrival order together."""
+        columns, records = self._columns, self._process.emitted
+        self._columns = None
+        if columns is None:
+            return records
+        return joined([columns, columnar(records, columns.record, self._process.operator.name)]) if records else columns
 
 
 def _part_of(batches: Iterator[pa.RecordBatch], limit: int | None) -> list[pa.RecordBatch]:

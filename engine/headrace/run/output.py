@@ -297,7 +297,7 @@ class Transit(_Staging):
         """
         if not len(rows):
             return
-        columns = _columnar(rows, self.record, self.maker)
+        columns = columnar(rows, self.record, self.maker)
         keys = self._keys(rows, columns)
         if keys.null_count and self.to.takes_null_keys:
             keys = keys.fill_null(_NULL_KEY)
@@ -355,7 +355,7 @@ class ForCalls(Outlet):
     def take(self, rows: Rows, /) -> None:
         """Stage rows. Raises `UserFunctionError` for a record that columns cannot store."""
         if len(rows):
-            self.output.for_calls(self.wait, _columnar(rows, self.record, self.maker).table())
+            self.output.for_calls(self.wait, columnar(rows, self.record, self.maker).table())
 
 
 def _not_the_same(key: bytes | None, again: bytes | None) -> str:
@@ -366,7 +366,8 @@ def _not_the_same(key: bytes | None, again: bytes | None) -> str:
     )
 
 
-def _columnar(rows: Rows, record: type[msgspec.Struct], maker: str) -> ColumnarRows:
+def columnar(rows: Rows, record: type[msgspec.Struct], maker: str) -> ColumnarRows:
+    """Return rows as columns. Raises `UserFunctionError` for a record that `maker` has made, and that columns cannot store."""
     if isinstance(rows, ColumnarRows):
         return rows
     with refusing_unfit(maker, rows):

@@ -77,6 +77,18 @@ class ColumnarRows:
         return ColumnarRows(self.record, *(column.filter(mask) for column in columns))
 
 
+def joined(parts: Sequence[ColumnarRows]) -> ColumnarRows:
+    """Return the rows of several parts, in arrival order."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = [
+        pa.concat_arrays([getattr(part, name) for part in parts])
+        for name in ("orders", "timestamps", "kinds", "columns")
+    ]
+    order = pc.sort_indices(columns[0])
+    return ColumnarRows(parts[0].record, *(column.take(order) for column in columns))
+
+
 Rows = ColumnarRows | list[Emitted]
 """Rows as they run through a task: as columns, or as records behind a room that made them."""
 

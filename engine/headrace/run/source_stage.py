@@ -24,7 +24,7 @@ from headrace.run.async_stage import AsyncStage
 from headrace.run.flow import laid
 from headrace.run.messages import SourceTask, TaskReport
 from headrace.run.output import TaskOutput
-from headrace.run.rows import ColumnarRows, Taker, handed_on
+from headrace.run.rows import ColumnarRows, Taker, handed_on, joined
 from headrace.run.watch import CALLS, SOURCES, StopSign, TaskNotes
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable, why_unreadable
 from headrace.sources.position import rows_in
@@ -86,22 +86,10 @@ def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput, notes: T
     output.report.buckets = reader.buckets
     output.report.refused = reader.refused
     if parts:
-        rows = _joined(parts)
+        rows = joined(parts)
         parts.clear()  # else all rows are there twice, until the pipe has taken them
         pipe.take(rows)
     pipe.end()
-
-
-def _joined(parts: Sequence[ColumnarRows]) -> ColumnarRows:
-    """Return the rows of several files, in arrival order."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = [
-        pa.concat_arrays([getattr(part, name) for part in parts])
-        for name in ("orders", "timestamps", "kinds", "columns")
-    ]
-    order = pc.sort_indices(columns[0])
-    return ColumnarRows(parts[0].record, *(column.take(order) for column in columns))
 
 
 @dataclass(frozen=True, slots=True)

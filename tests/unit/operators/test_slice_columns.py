@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 from decimal import Decimal
-from itertools import pairwise
+from itertools import chain, pairwise
+from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
 from unittest import mock
 
@@ -46,6 +47,7 @@ from headrace.run.rows import ColumnarRows, elements_of
 from headrace.run.transit import transit_table
 from headrace.state.accumulators import AccumulatorStore
 from headrace.state.backend import HashMapBackend
+from headrace.state.codec import decode_key
 from headrace.state.key_columns import key_json_column
 from headrace.state.rocksdb import RocksDbBackend
 from headrace.testing import PipelineHarness
@@ -132,9 +134,11 @@ class Own(Struct, frozen=True):
     articles: Annotated[str, Articles()]
 
 
+SHOPS = ["a", "b", 'c"']
+PLAIN = st.lists(st.sampled_from(SHOPS))
 SALES = st.builds(
     Sale,
-    shop=st.sampled_from(["a", "b", 'c"']),
+    shop=st.sampled_from(SHOPS),
     at=st.integers(-20, 20),
     cents=st.none() | st.integers(-5, 5) | st.sampled_from([1 << 53, (1 << 53) + 1, -(1 << 63), (1 << 63) - 1]),
     weight=st.none() | st.sampled_from([0.0, -0.0, 0.1, 0.2, 0.3, 1e16, -1e16]),
@@ -192,13 +196,13 @@ def steps(sales, kinds=ADDED):
     )
 
 
-def ordered(steps, *, in_time):
-    """Yield the rows of each micro-batch, as places, records, times and kinds, with its watermarks. `in_time`: no record is late."""
+def ordered(steps, *, plain):
+    """Yield the rows of each micro-batch, as places, records, times and kinds, with its watermarks. Those of `plain` shops are additions, and in time."""
     ordinal, watermark, rows, watermarks = 1, -30, [], []
     for step in steps:
         for sale, kind in zip(step.sales, step.kinds, strict=False):
-            at = max(sale.at, watermark + 1) if in_time else sale.at
-            rows.append((record_order(ordinal), sale, at, int(kind)))
+            at, number = (max(sale.at, watermark + 1), 0) if sale.shop in plain else (sale.at, int(kind))
+            rows.append((record_order(ordinal), sale, at, number))
             ordinal += 1
         later = watermark + step.later
         place = Watermark(record_order(ordinal), later)
@@ -225,12 +229,12 @@ def batches_of(rows):
 
 
 class Stage:
-    """One keyed stage, micro-batch by micro-batch. `taken` has whether columns took the records of each."""
+    """One keyed stage, micro-batch by micro-batch. `alone` has the shops in each whose records columns have left."""
 
     def __init__(self, operator, *, by_columns, backend=None):
         self.operator, self.by_columns = operator, by_columns
         self.backend, self.watermark, self.fired = backend or HashMapBackend(), None, None
-        self.taken = []
+        self.alone = []
 
     def run(self, rows, watermarks):
         """Return all that a micro-batch leaves behind, or its error."""
@@ -244,12 +248,15 @@ class Stage:
             timers_fired=self.fired,
             stage=1,
         )
-        batches, taken = batches_of(rows), False
+        columns, left = None, batches_of(rows)
         if self.by_columns and self.operator.function.takes_columns:
-            taken = ColumnWork(self.operator, process, watermarks, self.watermark, (Sale,)).run(batches)
-        self.taken.append(taken)
+            work = ColumnWork(self.operator, process, watermarks, self.watermark, (Sale,))
+            with mock.patch.object(keyed_stage, "ROWS_AT_ONCE", AT_ONCE):
+                columns, left = work.run(left)
+        elements = [elements_of(batch, (Sale,)) for batch in left]
+        self.alone.append(sorted({decode_key(element.key_json) for element in chain(*elements)}))
         try:
-            process.run([] if taken else [elements_of(batch, (Sale,)) for batch in batches], watermarks)
+            process.run(elements, watermarks)
         except UserFunctionError as error:
             return [line for line in str(error).splitlines() if not line.startswith("  ")]  # without the traceback
         changes = [(store, [*changes]) for store, changes in process.changes()]
@@ -259,7 +266,10 @@ class Stage:
         self.backend.write_batch(process.timers.writes(timers))
         self.watermark, self.fired = last, process.timers.fired_until()
         states = sorted(repr(_without_time(entry)) for _, entries in changes for entry in entries)
-        return process.emitted, process.side_outputs, states, sorted(timers), process.metrics, process.timers.fired
+        emitted = [*process.emitted, *(() if columns is None else columns.emitted())]
+        results = sorted((row._replace(kind=RowKind(row.kind)) for row in emitted), key=attrgetter("order"))
+        refused = [(refused.order, refused.record) for refused in process.refused]
+        return results, process.side_outputs, states, sorted(timers), process.metrics, process.timers.fired, refused
 
 
 def _without_time(change):
@@ -278,18 +288,20 @@ def operator_of(windows, result, *, lateness=0, row_kind=None):
     return next(operator for operator in late.operators if operator.name == "totals")
 
 
-def equals_single_records(operator, steps, *, in_time=False, backends=(None, None)):
-    """Check that columns leave behind what single records do; return for each micro-batch whether columns were taken."""
+def equals_single_records(operator, steps, *, plain=(), backends=(None, None)):
+    """Check that columns leave behind what single records do, and take all plain shops or nothing; return the shops of each micro-batch that they left."""
     by_columns, single = (
         Stage(operator, by_columns=taken, backend=backend)
         for taken, backend in zip((True, False), backends, strict=True)
     )
-    for rows, watermarks in ordered(steps, in_time=in_time):
+    for rows, watermarks in ordered(steps, plain=plain):
         seen = by_columns.run(rows, watermarks)
         assert repr(seen) == repr(single.run(rows, watermarks))
+        left = by_columns.alone[-1]
+        assert left == single.alone[-1] or not {*left} & {*plain}
         if isinstance(seen, list):
             break
-    return by_columns.taken
+    return by_columns.alone
 
 
 @pytest.mark.slow
@@ -299,10 +311,10 @@ def equals_single_records(operator, steps, *, in_time=False, backends=(None, Non
     st.sampled_from(WINDOWS),
     st.sampled_from([Computed, Mixed, 2, -1]),
     st.sampled_from([0, 8]),
-    st.booleans(),
+    PLAIN,
 )
-def test_columns_equal_single_records(steps, windows, result, lateness, in_time):
-    equals_single_records(operator_of(windows, result, lateness=lateness), steps, in_time=in_time)
+def test_columns_equal_single_records(steps, windows, result, lateness, plain):
+    equals_single_records(operator_of(windows, result, lateness=lateness), steps, plain=plain)
 
 
 @examples(40)
@@ -310,17 +322,17 @@ def test_columns_equal_single_records(steps, windows, result, lateness, in_time)
     steps(SALES),
     st.sampled_from(WINDOWS),
     st.sampled_from([0, 8]),
-    st.booleans(),
+    PLAIN,
     st.integers(0, 3),
     st.integers(1, 4),
 )
-def test_many_values_move_at_same_record(steps, windows, lateness, in_time, most, every):
+def test_many_values_move_at_same_record(steps, windows, lateness, plain, most, every):
     operator = operator_of(windows, Mixed, lateness=lateness)
     with (
         mock.patch("headrace.operators._result_record.MOST_IN_ROW", most),
         mock.patch("headrace.operators._window_pieces.CHANGES", every),
     ):
-        equals_single_records(operator, [*steps, step(later=4 * 86_400_000)], in_time=in_time)
+        equals_single_records(operator, [*steps, step(later=4 * 86_400_000)], plain=plain)
 
 
 @pytest.mark.parametrize("windows", [Tumbling(ms(10_000)), Hopping(ms(10_000), ms(5000))])
@@ -328,9 +340,9 @@ def test_columns_move_many_values(windows):
     sales = [Sale("a", at, at % 7, 0.5, f"article {at}", is_new=False) for at in range(3000)]
     given = [step(*part, later=1, ends_batch=True) for part in (sales[:700], sales[700:720], sales[720:])]
     operator = operator_of(windows, Mixed)
-    assert equals_single_records(operator, given) == [True, True, True, False]
+    assert equals_single_records(operator, given) == [[], [], [], []]
     stage = Stage(operator, by_columns=True)
-    for batch in ordered(given, in_time=True):
+    for batch in ordered(given, plain=()):
         stage.run(*batch)
     namespaces = {entry.rpartition(b"\x00")[2] for entry, _ in stage.backend.items()}  # noqa: PERF102 - no dict
     assert {b"0", b"0 2"} <= namespaces  # four moves, each of 512 values
@@ -339,13 +351,13 @@ def test_columns_move_many_values(windows):
 @examples(15)
 @given(steps(SALES | UNUSUAL), st.sampled_from(WINDOWS))
 def test_errors_are_those_of_single_records(steps, windows):
-    equals_single_records(operator_of(windows, Mixed), steps, in_time=True)
+    equals_single_records(operator_of(windows, Mixed), steps, plain=SHOPS)
 
 
 @examples(15)
-@given(steps(SALES, st.sampled_from(RowKind)), st.sampled_from(WINDOWS), st.sampled_from([Computed, Mixed, 2]))
-def test_retractions_are_taken_one_by_one(steps, windows, result):
-    equals_single_records(operator_of(windows, result, row_kind="kind"), steps, in_time=True)
+@given(steps(SALES, st.sampled_from(RowKind)), st.sampled_from(WINDOWS), st.sampled_from([Computed, Mixed, 2]), PLAIN)
+def test_shops_with_retractions_are_taken_alone(steps, windows, result, plain):
+    equals_single_records(operator_of(windows, result, row_kind="kind"), steps, plain=plain)
 
 
 def sale(at, cents=1, shop="a"):
@@ -361,8 +373,8 @@ def step(*sales, later, effects=(), ends_batch=False):
 def test_records_in_time_are_taken_as_columns(windows, result):
     times = range(-28, 40, 4)
     given = [step(*(sale(before), sale(at)), later=4, ends_batch=at % 8 == 0) for before, at in pairwise(times)]
-    taken = equals_single_records(operator_of(windows, result), given)
-    assert taken[:-1] == [True] * (len(taken) - 1)
+    alone = equals_single_records(operator_of(windows, result), given)
+    assert not any(alone)
 
 
 MERGING = [
@@ -380,8 +392,8 @@ def test_sessions_merge_on_each_backend(result, tmp_path):
     operator = operator_of(Session(ms(9)), result)
     for name, make in {"memory": lambda _: HashMapBackend(), "rocksdb": RocksDbBackend}.items():
         backends = [make(tmp_path / f"{name}-{number}") for number in (1, 2)]
-        taken = equals_single_records(operator, MERGING, in_time=True, backends=backends)
-        assert taken == [True, True, True]
+        alone = equals_single_records(operator, MERGING, plain=SHOPS, backends=backends)
+        assert alone == [[], [], []]
         for backend in backends:
             backend.close()
 
@@ -389,7 +401,7 @@ def test_sessions_merge_on_each_backend(result, tmp_path):
 @pytest.mark.parametrize("result", [Computed, Mixed, 2])
 def test_first_record_merges_stored_sessions(result):
     given = [step(sale(0), sale(16), later=5, ends_batch=True), step(sale(8), later=9)]
-    assert equals_single_records(operator_of(Session(ms(9)), result), given, in_time=True) == [True, True]
+    assert equals_single_records(operator_of(Session(ms(9)), result), given, plain=SHOPS) == [[], []]
 
 
 def merged_in_turn(number):
@@ -397,18 +409,18 @@ def merged_in_turn(number):
     return [sale(0), *(sale(at) for start in range(16, 16 * number + 1, 16) for at in (start, start - 8))]
 
 
-@pytest.mark.parametrize(("merges", "others", "taken"), [(7, 0, True), (8, 0, False), (8, 2683, True)])
-def test_few_records_behind_many_merges_come_singly(merges, others, taken):
+@pytest.mark.parametrize(("merges", "others", "alone"), [(7, 0, []), (8, 0, ["a"]), (8, 2683, [])])
+def test_few_records_behind_many_merges_come_singly(merges, others, alone):
     given = [step(*merged_in_turn(merges), *(sale(at, shop="b") for at in range(others)), later=40)]
-    assert equals_single_records(operator_of(Session(ms(9)), Mixed), given) == [taken]
+    assert equals_single_records(operator_of(Session(ms(9)), Mixed), given) == [alone]
 
 
 def test_merges_decode_records_once():
     stage = Stage(operator_of(Session(ms(9)), Mixed), by_columns=True)
-    ((rows, watermarks),) = ordered([step(*merged_in_turn(7), later=40)], in_time=True)
+    ((rows, watermarks),) = ordered([step(*merged_in_turn(7), later=40)], plain=SHOPS)
     with mock.patch.object(keyed_stage, "elements_of", wraps=elements_of) as decoded:
         stage.run(rows, watermarks)
-    assert (len(decoded.mock_calls), stage.taken) == (len(batches_of(rows)), [True])
+    assert (len(decoded.mock_calls), stage.alone) == (len(batches_of(rows)), [[]])
 
 
 @pytest.mark.parametrize("by_columns", [True, False])
@@ -416,7 +428,7 @@ def test_old_timers_end_no_session_of_another_gap(by_columns):
     """The session of a name was to end earlier, when the job had a gap of 5 ms."""
     stage = Stage(operator_of(Session(ms(5)), Computed), by_columns=by_columns)
     given = [step(sale(-20), later=5), step(sale(-20), sale(-10), later=10), step(later=40)]
-    micro_batches = ordered([part._replace(ends_batch=True) for part in given], in_time=True)
+    micro_batches = ordered([part._replace(ends_batch=True) for part in given], plain=SHOPS)
     stage.run(*next(micro_batches))
     stage.operator = operator_of(Session(ms(20)), Computed)
     emitted = [result for batch in micro_batches for result in stage.run(*batch)[0]]
@@ -427,18 +439,20 @@ def test_sessions_without_scans_are_taken_alone():
     backends = HashMapBackend(), HashMapBackend()
     for backend in backends:
         backend.is_in_memory = backend.scans_keys = False
-    taken = equals_single_records(operator_of(Session(ms(9)), Computed), MERGING, in_time=True, backends=backends)
-    assert taken == [False] * 3
+    alone = equals_single_records(operator_of(Session(ms(9)), Computed), MERGING, plain=SHOPS, backends=backends)
+    assert alone == [["a", "b"], ["a", "b"], ["a"]]
 
 
-def test_session_record_behind_its_time_is_taken_alone():
-    given = [step(sale(5), later=36), step(sale(5), later=20)]  # its session would end behind the watermark
-    assert equals_single_records(operator_of(Session(ms(9)), Computed), given) == [False]
+@pytest.mark.parametrize(("passed", "alone"), [(4, []), (5, ["a"]), (6, ["a"])])
+@pytest.mark.parametrize("gap", [1, 9])
+def test_session_record_behind_its_time_is_taken_alone(gap, passed, alone):
+    given = [step(sale(5), later=30 + passed), step(sale(5), later=20)]  # its session may end behind the watermark
+    assert equals_single_records(operator_of(Session(ms(gap)), Computed), given) == [alone]
 
 
 def test_sessions_that_pass_are_never_stored():
     stage = Stage(operator_of(Session(ms(3)), Computed), by_columns=True)
-    ((rows, watermarks),) = ordered([step(*map(sale, range(0, 50, 5)), later=100)], in_time=True)
+    ((rows, watermarks),) = ordered([step(*map(sale, range(0, 50, 5)), later=100)], plain=SHOPS)
     with mock.patch.object(AccumulatorStore, "values_of", side_effect=lambda names: [None] * len(names)) as read:
         emitted, *_ = stage.run(rows, watermarks)
     assert (len(emitted), read.mock_calls) == (10, [mock.call([])])
@@ -446,12 +460,19 @@ def test_sessions_that_pass_are_never_stored():
 
 def test_record_behind_its_first_window_is_taken_alone():
     given = [step(sale(-25), later=13), step(sale(-20), later=20)]
-    assert equals_single_records(operator_of(Hopping(ms(9), ms(3)), Computed), given) == [False]
+    assert equals_single_records(operator_of(Hopping(ms(9), ms(3)), Computed), given) == [["a"]]
+
+
+@pytest.mark.parametrize(("passed", "alone"), [(8, []), (9, ["a"])])
+@pytest.mark.parametrize("windows", [WINDOWS[0], Cumulative(ms(20), ms(10)), Hopping(ms(20), ms(10))])
+def test_window_has_ended_at_its_last_timestamp(windows, passed, alone):
+    given = [step(sale(5), later=30 + passed), step(sale(5), later=30)]
+    assert equals_single_records(operator_of(windows, Computed), given) == [alone]
 
 
 def test_effects_of_timers_are_in_time():
     given = [step(later=40, effects=[sale(at) for at in range(-20, 10)]), step(later=10)]
-    assert equals_single_records(operator_of(WINDOWS[0], Computed), given) == [True]
+    assert equals_single_records(operator_of(WINDOWS[0], Computed), given) == [[]]
 
 
 @pytest.mark.parametrize(
@@ -477,8 +498,8 @@ def test_windows_of_processing_time_need_records():
 def test_too_many_objects_are_taken_one_by_one(monkeypatch):
     monkeypatch.setattr(_part_columns, "MOST_OBJECTS", 1)
     given = [step(sale(0), sale(1), later=15)]
-    assert equals_single_records(operator_of(WINDOWS[0], Mixed), given) == [False]
-    assert equals_single_records(operator_of(WINDOWS[0], Computed), given) == [True]
+    assert equals_single_records(operator_of(WINDOWS[0], Mixed), given) == [["a"]]
+    assert equals_single_records(operator_of(WINDOWS[0], Computed), given) == [[]]
 
 
 def test_tasks_take_columns():

@@ -31,12 +31,12 @@ class Notes(Struct, frozen=True):
 
 
 def taken(batches):
-    """Return the results of an aggregate over batches, and the metrics; None without results."""
+    """Return the results of an aggregate over batches, None without any, the number of batches that are left, and the metrics."""
     notes = Pipeline("notes").source("notes", Note, event_time="at").key_by("writer")
     (*_, operator) = notes.aggregate("count", Notes, state_ttl=Lifetime.FOREVER).operators
     process = KeyedProcess(operator, HashMapBackend(), records=(Note,), watermark=None, last_watermark=None)
-    rows = ColumnWork(operator, process, (), None, (Note,)).run(batches)
-    return [line.record for line in rows.emitted()] if rows else None, process.metrics
+    rows, left = ColumnWork(operator, process, (), None, (Note,)).run(batches)
+    return None if rows is None else [line.record for line in rows.emitted()], len(left), process.metrics
 
 
 def batch(*notes):
@@ -51,10 +51,10 @@ def batch(*notes):
 
 def test_batches_are_taken_together():
     given = [batch(Note(1, "a", ""), Note(2, "b", "")), batch(Note(3, "a", ""))]
-    assert taken(given) == ([Notes("a", 1), Notes("b", 1), Notes("a", 1), Notes("a", 2)], {"records": 3})
+    assert taken(given) == ([Notes("a", 1), Notes("b", 1), Notes("a", 1), Notes("a", 2)], 0, {"records": 3})
 
 
 @pytest.mark.slow
 def test_texts_beyond_a_column_need_records():
     large = batch(Note(1, "a", "x" * (64 << 20)))
-    assert taken([large] * 33) == (None, {})
+    assert taken([large] * 33) == (None, 33, {})

@@ -241,7 +241,7 @@ _FAMILIES: Final[tuple[tuple[Callable[[pa.DataType], bool], str], ...]] = (
 
 def _remark(kind: pa.DataType) -> str:
     has_nanoseconds = getattr(kind, "unit", None) == "ns"
-    return "  # a row with parts of a microsecond is refused" if has_nanoseconds else ""
+    return "  # a file with parts of a microsecond cannot be read" if has_nanoseconds else ""
 
 
 def _identifier(name: str) -> str:

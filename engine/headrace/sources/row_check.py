@@ -247,7 +247,7 @@ class QuarantineCheck:
         more = f" The same holds for {len(files) - 1:,} more of its files." if len(files) > 1 else ""
         return SourceError(
             f"source '{self.source}': {rows} not fit. The first problem: {first.error}.{more} Nothing was taken in. Correct the "
-            f"{'record' if self.config.kind.lands_files else 'file or the record'}, then run again. To put them into the quarantine instead, set "
+            f"{'record' if self.config.kind.lands_files else 'file or the record'}, then run again.{self._how_written} To put them into the quarantine instead, set "
             f"'sources.{self.source}.max_quarantined', as a number of rows, a share such as 5%, or none.{self._passing_over(first)}"
         )
 
@@ -261,8 +261,12 @@ class QuarantineCheck:
         return SourceError(
             f"source '{self.source}': refused {rows:,} of {counted(taken, 'row')} of this micro-batch, more than "
             f"'sources.{self.source}.max_quarantined: {self.config.max_quarantined}' allows. The first one is in {first.path}: "
-            f"{first.error}. Nothing was taken in. Correct the files or the record, or raise the limit, then run again."
+            f"{first.error}. Nothing was taken in. Correct the files or the record, or raise the limit, then run again.{self._how_written}"
         )
+
+    @property
+    def _how_written(self) -> str:
+        return self.config.kind.how_written(self.source)
 
 
 class ColumnProblem(NamedTuple):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_SHOWN, _LAST_SHOWN = -62_135_596_800_000, 253_402_300_799_000
 
 
@@ -25,19 +26,20 @@ class Time:
         """The timestamp in UTC; out of range, the first or last one possible."""
         if self.ms is None:
             return None
-        return datetime.fromtimestamp(max(_FIRST_SHOWN, min(self.ms, _LAST_SHOWN)) / 1000, UTC)
+        return _EPOCH + timedelta(milliseconds=max(_FIRST_SHOWN, min(self.ms, _LAST_SHOWN)))
 
     def __str__(self) -> str:
         """Return the timestamp as text, with a fraction of a second only if it has one; empty for none."""
-        return "" if self.utc is None else utc_text(self.utc)
+        return "" if self.utc is None else time_text(self.utc)
 
 
-def utc_text(value: datetime) -> str:
-    """Return a timestamp in UTC as text, with a fraction of a second only if it has one."""
-    if value.tzinfo is not None:
+def time_text(value: datetime) -> str:
+    """Return a timestamp as text, in UTC unless it has no zone, with a fraction of a second only if it has one."""
+    zone = "" if value.tzinfo is None else "Z"
+    if zone:
         value = value.astimezone(UTC).replace(tzinfo=None)
-    precision = "milliseconds" if value.microsecond else "seconds"
-    return value.isoformat(timespec=precision) + "Z"
+    fraction = "microseconds" if value.microsecond % 1000 else "milliseconds"
+    return value.isoformat(timespec=fraction if value.microsecond else "seconds") + zone
 
 
 @dataclass(frozen=True, slots=True)

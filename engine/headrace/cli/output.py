@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import logs
 from headrace.names import counted
-from headrace.report import Block, Drawing, Fact, Facts, Note, Report, Stored, Table, Time, utc_text
+from headrace.report import Block, Drawing, Fact, Facts, Note, Report, Stored, Table, Time, time_text
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -277,7 +277,7 @@ def shown(value: Any) -> str:
     if isinstance(value, Stored):
         return shown(shown_key(value.text) if value.is_key else shown_stored(value.text))
     if isinstance(value, datetime):
-        return utc_text(value)
+        return time_text(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | Decimal | float):
@@ -327,7 +327,7 @@ def spaced_json(text: str, *, times: bool = False, gap: str = " ") -> str:
 def _with_timestamps(value: Any) -> Any:
     """Return a nested value with timestamps as texts."""
     if isinstance(value, datetime):
-        return utc_text(value)
+        return time_text(value)
     if isinstance(value, list | tuple):
         return [_with_timestamps(item) for item in value]
     if isinstance(value, dict):

@@ -116,7 +116,10 @@ def ask(connection: duckdb.DuckDBPyConnection, query: str, parameters: Sequence[
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column. Timestamps are converted via integers: pyarrow needs a microsecond for each, and pandas."""
+    """Return the values of a column; a timestamp has the zone UTC if the column has one.
+
+    Timestamps are converted via integers: pyarrow needs a microsecond for each, and pandas.
+    """
     import pyarrow as pa
 
     from headrace.records.foreign_values import readable
@@ -126,10 +129,11 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     if not pa.types.is_timestamp(column.type):
         return list(column.to_pylist())
     numbers = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64()).to_pylist()
+    epoch = _EPOCH.replace(tzinfo=None if column.type.tz is None else UTC)
     try:
-        return [None if number is None else _EPOCH + timedelta(microseconds=number) for number in numbers]
+        return [None if number is None else epoch + timedelta(microseconds=number) for number in numbers]
     except OverflowError:
-        return [None if number is None else _nearest(number) for number in numbers]
+        return [None if number is None else _nearest(number).replace(tzinfo=epoch.tzinfo) for number in numbers]
 
 
 def _nearest(microseconds: int) -> datetime:

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from headrace.cli.output import shown
 from headrace.errors import ConfigError
 from headrace.readers.sql import ask_sql
 from tests.unit.readers.opened_jobs import opened
@@ -54,6 +55,20 @@ def test_wrong_query_is_reported_as_written(state, query):
     write_deltalake(str(state.sink), RESERVED, mode="overwrite", schema_mode="overwrite")
     with pytest.raises(ConfigError, match="the query failed"):
         ask_sql(opened(), query)
+
+
+@pytest.mark.parametrize(
+    ("moment", "text"),
+    [
+        ("TIMESTAMP '2026-01-31 05:00:00'", "2026-01-31T05:00:00"),
+        ("TIMESTAMP '2026-01-31 05:00:00.25'", "2026-01-31T05:00:00.250"),
+        ("TIMESTAMP '2026-01-31 05:00:00.190001'", "2026-01-31T05:00:00.190001"),
+        ("TIMESTAMPTZ '2026-01-31 05:00:00.190001+01'", "2026-01-31T04:00:00.190001Z"),
+    ],
+)
+def test_times_are_shown_as_they_are(state, moment, text):
+    ((value,),) = ask_sql(opened(), f"select {moment}").rows
+    assert shown(value) == text
 
 
 def test_moments_are_in_utc(state):

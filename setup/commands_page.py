@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import generated_page  # type: ignore[import-not-found]  # a script's neighbour
 import typer.main
 
 from headrace.cli import app
@@ -164,15 +164,5 @@ def page() -> str:
     return "".join(parts)
 
 
-def main() -> int:
-    """Write the page, or compare it with the code; return the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is out of date")
-    if parser.parse_args().check:
-        return int(not PAGE.exists() or PAGE.read_text() != page())
-    PAGE.write_text(page())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generated_page.run(PAGE, page, __doc__ or ""))

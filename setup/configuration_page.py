@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import enum
 import inspect
 import re
@@ -13,6 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
+import generated_page  # type: ignore[import-not-found]  # a script's neighbour
 import msgspec
 import yaml
 from msgspec.structs import FieldInfo, fields
@@ -199,15 +199,5 @@ def page() -> str:
     return "".join(parts)
 
 
-def main() -> int:
-    """Write the page, or compare it with the code; return the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is out of date")
-    if parser.parse_args().check:
-        return int(not PAGE.exists() or PAGE.read_text() != page())
-    PAGE.write_text(page())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generated_page.run(PAGE, page, __doc__ or ""))

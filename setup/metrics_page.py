@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Final
+
+import generated_page  # type: ignore[import-not-found]  # a script's neighbour
 
 from headrace.async_io.traced_calls import MOST_CALLS
 from headrace.metrics import METRICS
@@ -99,15 +100,5 @@ def page() -> str:
     return HEAD + "\n".join(sections)
 
 
-def main() -> int:
-    """Write the page, or compare it with the code; return the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is out of date")
-    if parser.parse_args().check:
-        return int(PAGE.read_text() != page())
-    PAGE.write_text(page())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generated_page.run(PAGE, page, __doc__ or ""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import enum
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 from uuid import UUID
 
+import generated_page  # type: ignore[import-not-found]  # a script's neighbour
 import msgspec
 import pyarrow as pa
 from deltalake import Schema
@@ -199,15 +199,5 @@ def page() -> str:
     return f"{HEAD}{head}{chr(10).join(map(_row, DECLARED))}\n"
 
 
-def main() -> int:
-    """Write the page, or compare it with the code; return the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is out of date")
-    if parser.parse_args().check:
-        return int(PAGE.read_text() != page())
-    PAGE.write_text(page())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generated_page.run(PAGE, page, __doc__ or ""))

@@ -292,8 +292,6 @@ class SourceFormat:
     """Why its rows cannot be sorted before they are taken in; None: they can."""
     only_on_spark: ClassVar[str | None] = None
     """What only Spark can do with it, and what to do instead; None: it is read without Spark."""
-    ways_to_write: ClassVar[tuple[str, ...]] = ()
-    """Keys, below the format's name, that say how its files are written, where values or columns do not fit; none for other formats."""
 
     def __init__(self, name: str) -> None:
         """Keep the name that the job's file has."""
@@ -301,10 +299,8 @@ class SourceFormat:
 
     def how_written(self, source: str) -> str:
         """Return a sentence on the keys that say how the files of a source are written; empty if there are none."""
-        *ways, last = self.ways_to_write or ("",)
-        return (
-            f" 'sources.{source}.{self.name}' says how files are written: {', '.join(ways)} and {last}." if ways else ""
-        )
+        del source
+        return ""
 
     def place(self, config: SourceConfig) -> str:
         """Return the place of the source, for messages."""
@@ -361,7 +357,10 @@ class CsvFormat(FolderFormat):
     """Folder of CSV files."""
 
     keys = (*FolderFormat.keys, "csv")
-    ways_to_write = ("delimiter", "day_pattern", "time_pattern", "decimal")
+
+    def how_written(self, source: str) -> str:
+        """Return a sentence on the keys that say how the files of a source are written."""
+        return f" 'sources.{source}.csv' says how files are written: delimiter, day_pattern, time_pattern and decimal."
 
     def problems(self, config: SourceConfig) -> Iterator[Problem]:
         """Yield options with which no file can be read."""

@@ -134,8 +134,7 @@ class ResultRecord(WindowResult):
         self._counted: list[StoredField[CountedAccumulator]] = [
             field for field in self._stored if isinstance(field.accumulator, CountedAccumulator)
         ]
-        self._is_divided = in_pieces and bool(self._counted)
-        if self._is_divided:
+        if in_pieces and self._counted:
             self.pieces = _Pieces(self.create, self._counted)
         self.counts_moves = in_pieces
         """Whether parts have the numbers of `_DividedRows`: also without values that move, which an earlier version of the result may have had."""
@@ -271,10 +270,10 @@ class ResultRecord(WindowResult):
         part.rows -= 1
         if part.rows <= 0:
             part.rows, part.aggregates = 0, self.create().aggregates
-            if self._is_divided:
+            if self.pieces is not None:
                 part.moved = part.removed = 0
             return part
-        if self._is_divided:
+        if self.pieces is not None:
             part.removed += 1
         states = part.aggregates
         for name, accumulator, value in self._read(change.record):
@@ -331,7 +330,7 @@ class ResultRecord(WindowResult):
         one.rows += other.rows
         mine, others = one.aggregates, other.aggregates
         # Without records, as in a piece, the other aggregates are empty.
-        for field in self.fields if other.rows or not self._is_divided else self._counted:
+        for field in self.fields if other.rows or self.pieces is None else self._counted:
             merged = field.accumulator.merge(getattr(mine, field.name), getattr(others, field.name))
             setattr(mine, field.name, merged)
         return one

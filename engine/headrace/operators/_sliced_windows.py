@@ -200,7 +200,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
             check_in_calendar(ctx.timestamp, self._times.start_of(ends[0]), ends[-1], self._lateness)
             if (name := str(start)) not in known:
                 self._register(start, ctx)
-            retracts = any(map(_kind_of, records))
+            retracts = divided is not None and any(map(_kind_of, records))
             if divided is None or stays(known.get(name), len(records), retracts=retracts):
                 await self.slices.namespace(name).add_all(BundledChanges(bundle, records))
             else:
@@ -333,8 +333,8 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
         now = await self._result(end, ctx)
         if self._purges:
             self._window_result.emit(ctx, None, now, at=end - 1)
-            for name, part in (await self._parts(end)).items():
-                await self._clear(name, part)
+            for name, row in (await self._stored_rows(end)).items():
+                await self._clear(name, row)
             return
         emitted = self.emitted.namespace(str(end))
         before = await emitted.value()
@@ -376,8 +376,12 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
 
     async def _parts(self, end: int) -> dict[str, Any]:
         """Return the stored slices of a window, by name, the earliest first."""
-        rows = await self.slices.get_namespaces(self._times.names_of(end))
+        rows = await self._stored_rows(end)
         return rows if self._divided is None else await self._divided.wholes(self.slices, rows)
+
+    async def _stored_rows(self, end: int) -> dict[str, Any]:
+        """Return the stored rows of a window's slices, without their pieces, by name, the earliest first."""
+        return await self.slices.get_namespaces(self._times.names_of(end))
 
     async def _clear(self, name: str, part: Any) -> None:
         """Remove a slice."""

@@ -56,17 +56,14 @@ class DividedParts:
         self._merge = result.merge
         self._pieces = pieces
 
-    async def whole(self, state: PartState, name: str, row: Any) -> Any:
-        """Return the whole part of a row; None if there is none."""
-        if row is None or not row.moved:
-            return row
-        return self._pieces.whole_of(row, (await self._pieces_of(state, name, row)).values())
-
     async def wholes(self, state: PartState, rows: dict[str, Any]) -> dict[str, Any]:
         """Return the whole parts of some rows."""
-        if not any(row.moved for row in rows.values()):
-            return rows
-        return {name: await self.whole(state, name, row) for name, row in rows.items()}
+        divided = {name: row for name, row in rows.items() if row.moved}
+        wholes = {
+            name: self._pieces.whole_of(row, (await self._pieces_of(state, name, row)).values())
+            for name, row in divided.items()
+        }
+        return {**rows, **wholes} if wholes else rows
 
     async def prepare(self, state: PartState, name: str, row: Any, *, retracts: bool) -> tuple[Any, Pieces]:
         """Move the values of a row if the next record is the one for it; return the row, and its pieces if records are taken back."""
@@ -135,7 +132,7 @@ class ColumnPieces:
 
     def _move(self, key: int, row: Any, at: int) -> None:
         target, merged = _target(self._columns.namespaces[key], row.moved)
-        stored = self._columns.read([(key, name) for name in (*merged, target)])
+        stored = self._columns.read([(key, name) for name in (*merged, target)])  # the target only so as to be set
         earlier = [self._changed.get((key, name), (piece, at))[0] for name, piece in zip(merged, stored, strict=False)]
         self._changed.update(((key, name), (None, at)) for name in merged)
         self._changed[key, target] = self._pieces.piece_of(self._pieces.whole_of(row, earlier)), at

@@ -328,6 +328,8 @@ class ResultRecord(WindowResult):
     def merge(self, one: Any, other: Any) -> Any:
         """Return `one` with the records of `other` merged in. `other` does not change; the records of `one` are earlier."""
         one.rows += other.rows
+        if self.counts_moves:
+            one.moved += other.moved
         mine, others = one.aggregates, other.aggregates
         # Without records, as in a piece, the other aggregates are empty.
         for field in self.fields if other.rows or self.pieces is None else self._counted:

@@ -15,12 +15,21 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.api.batches import BundledRecord, ChangedEntry, ColumnResults, ColumnTimer, FiredTimer, KeyedColumns
+from headrace.api.batches import (
+    BundledRecord,
+    ChangedEntry,
+    ChangedValue,
+    ColumnResults,
+    ColumnTimer,
+    FiredTimer,
+    KeyedColumns,
+)
 from headrace.api.functions import Context
 from headrace.operators._event_time import check_in_calendar
 from headrace.operators._part_columns import objects_of
 from headrace.operators._running_fields import Flags, keys_with, retractions
 from headrace.operators._slice_columns import parts_of
+from headrace.operators._window_pieces import moves_of, piece_names, united
 from headrace.operators._window_results import WindowResult
 
 if TYPE_CHECKING:
@@ -47,11 +56,11 @@ class StoredSpan(Protocol):
 class _Part:
     """Records of a session between two merges: they are added to what the session has stored, or to what it has merged."""
 
-    __slots__ = ("level", "merged", "number", "session")
+    __slots__ = ("begun_at", "level", "merged", "number", "session")
 
-    def __init__(self, number: int, session: _Session, merged: Sequence[_Part] = ()) -> None:
-        """Begin a part; `merged` are the parts of the sessions that its first record merges, the earliest first."""
-        self.number, self.session, self.merged = number, session, merged
+    def __init__(self, number: int, session: _Session, begun_at: int, merged: Sequence[_Part] = ()) -> None:
+        """Begin a part; `merged` are the parts of the sessions that its first record, at `begun_at` (ms), merges, the earliest first."""
+        self.number, self.session, self.begun_at, self.merged = number, session, begun_at, merged
         self.level: int = 1 + max(part.level for part in merged) if merged else 0
         """Number of merges behind one another before its records."""
 
@@ -113,22 +122,22 @@ class _Sessions:
             else:
                 session = live[first]
                 if behind - first > 1:
-                    self._merge(live[first:behind])
+                    self._merge(live[first:behind], at)
                 start, end = min(at, session.start), max(until, live[behind - 1].end)
                 if session.start != start or session.end != end:
                     session.start, session.end, session.changed_at = start, end, at
                     live[first:behind], starts[first:behind] = [session], [start]
-            yield (session.part or self._begin(session)).number
+            yield (session.part or self._begin(session, at)).number
 
-    def _begin(self, session: _Session, merged: Sequence[_Part] = ()) -> _Part:
-        session.part = _Part(len(self.parts), session, merged)
+    def _begin(self, session: _Session, at: int, merged: Sequence[_Part] = ()) -> _Part:
+        session.part = _Part(len(self.parts), session, at, merged)
         self.parts.append(session.part)
         return session.part
 
-    def _merge(self, joined: Sequence[_Session]) -> None:
+    def _merge(self, joined: Sequence[_Session], at: int) -> None:
         """Merge sessions into the first one of them."""
         first, *others = joined
-        self._begin(first, [session.part or self._begin(session) for session in joined])
+        self._begin(first, at, [session.part or self._begin(session, at) for session in joined])
         for other in others:
             other.into = first
 
@@ -156,6 +165,56 @@ class SessionedColumns(KeyedColumns):
     passing: Sequence[_Session]
     """Those that begin and end with the records: they are never stored."""
     parts: Sequence[_Part]
+
+
+class _SessionPieces:
+    """Pieces of the sessions' parts (`_window_pieces`): those that are stored, and behind the records."""
+
+    def __init__(self, result: WindowResult, columns: SessionedColumns) -> None:
+        """Take the result, and what is stored."""
+        self._result, self._columns = result, columns
+        self._changed: dict[tuple[_Session, str], tuple[Any, int]] = {}
+
+    def read(self, places: Sequence[tuple[_Session, str]]) -> list[Any]:
+        """Return the pieces in these namespaces; None where there is none."""
+        stored = iter(self._columns.read([(session.number, name) for session, name in places if session.number >= 0]))
+        both = [(place, next(stored) if place[0].number >= 0 else None) for place in places]
+        return [self._changed[place][0] if place in self._changed else piece for place, piece in both]
+
+    def note(self, session: _Session, name: str, piece: Any, at: int) -> None:
+        """Note that a record at `at` (ms) has changed a piece; None for one that is removed."""
+        self._changed[session, name] = piece, at
+
+    def merge(self, session: _Session, part: Any, other: _Session, merged: Any, at: int) -> None:
+        """Merge the pieces of another session's part into those of a part, as a record at `at` (ms) does it."""
+        more = moves_of(merged)
+        owners = dict.fromkeys(piece_names(other.name, more), other)
+        for target, names in united(session.name, moves_of(part), other.name, more) if more else ():
+            places = [(owners.get(name, session), name) for name in (target, *names)]
+            _, *pieces = self.read(places)  # the target only so as to be set
+            for place in places:
+                self.note(*place, None, at)
+            whole = self._result.create()
+            for piece in pieces:
+                whole = self._result.merge(whole, piece)
+            self.note(session, target, whole, at)
+
+    def whole(self, session: _Session, part: Any) -> Any:
+        """Return a session's part with all of its values, and remove its pieces."""
+        names = piece_names(session.name, moves_of(part))
+        if not names:
+            return part
+        pieces = self.read([(session, name) for name in names])
+        for name in names:
+            self.note(session, name, None, session.end - 1)
+        divided = self._result.pieces
+        return part if divided is None else divided.whole_of(part, pieces)
+
+    def changes(self) -> Iterator[ChangedValue]:
+        """Yield the changed pieces of the sessions that are read and written."""
+        for (session, name), (piece, at) in self._changed.items():
+            if session.number >= 0:
+                yield ChangedValue(session.number, name, piece, at)
 
 
 class SessionColumns:
@@ -204,7 +263,9 @@ class SessionColumns:
         with contextlib.suppress(Exception):
             for session in chain(sessions, columns.passing):
                 check_in_calendar(session.start, session.start, session.end)
-            accumulators = self._accumulators(columns)
+            pieces = _SessionPieces(self._result, columns)
+            accumulators = self._accumulators(columns, pieces)
+            fired = [*self._fired(columns, accumulators, pieces)]
             return ColumnResults(
                 [accumulators[session.last_part] if session.stays else None for session in sessions],
                 timestamps=self._times(columns),
@@ -219,7 +280,8 @@ class SessionColumns:
                     if session.stored is not None and not (session.stays and session.changed_at is None)
                 ],
                 entries=[*self._entries(sessions)],
-                fired=[*self._fired(columns, accumulators)],
+                fired=fired,
+                others=[*pieces.changes()],
             )
         return None
 
@@ -239,7 +301,9 @@ class SessionColumns:
             last[number] = at
         return [last[session.last_part] for session in columns.sessions]
 
-    def _fired(self, columns: SessionedColumns, accumulators: Sequence[Any]) -> Iterator[FiredTimer]:
+    def _fired(
+        self, columns: SessionedColumns, accumulators: Sequence[Any], pieces: _SessionPieces
+    ) -> Iterator[FiredTimer]:
         """Yield the results of the sessions that are over."""
         keys: dict[bytes, Any] = {}
         for session in chain(columns.sessions, columns.passing):
@@ -247,32 +311,41 @@ class SessionColumns:
                 key = keys.get(session.key)
                 if key is None:
                     key = keys[session.key] = columns.key_of(session.key)
-                result = self._result.result(accumulators[session.last_part], key, session.start, session.end)
+                part = pieces.whole(session, accumulators[session.last_part])
+                result = self._result.result(part, key, session.start, session.end)
                 at = session.end - 1
                 yield FiredTimer(session.key, at, session.name, partial(self._emit, result, at))
 
     def _emit(self, result: Any, at: int, ctx: Context) -> None:
         self._result.emit(ctx, None, result, at=at)
 
-    def _accumulators(self, columns: SessionedColumns) -> list[Any]:
+    def _accumulators(self, columns: SessionedColumns, pieces: _SessionPieces) -> list[Any]:
         """Return the accumulator of each part."""
         accumulators: list[Any] = [None] * len(columns.parts)
         for parts, some in _by_level(columns):
             for part in parts:
-                accumulators[part.number] = self._begun(part, columns, accumulators)
+                accumulators[part.number] = self._begun(part, columns, accumulators, pieces)
             if len(some.timestamps):
                 numbers, of_record = np.unique(some.key_numbers.to_numpy(), return_inverse=True)
+                of_records = [columns.parts[number] for number in numbers.tolist()]
                 added = replace(
                     some,
                     keys=[b""] * len(numbers),
+                    namespaces=[part.session.name for part in of_records],
                     key_numbers=pa.array(of_record.astype(np.int32)),
-                    values=[accumulators[number] for number in numbers.tolist()],
+                    values=[accumulators[part.number] for part in of_records],
+                    read=partial(_read, pieces, of_records),
                 )
-                for number, accumulator in zip(numbers.tolist(), self._parts(added).rows, strict=True):
-                    accumulators[number] = accumulator
+                stored = self._parts(added)
+                for part, accumulator in zip(of_records, stored.rows, strict=True):
+                    accumulators[part.number] = accumulator
+                for number, name, piece, at in stored.pieces:
+                    pieces.note(of_records[number].session, name, piece, at)
         return accumulators
 
-    def _begun(self, part: _Part, columns: SessionedColumns, accumulators: Sequence[Any]) -> Any:
+    def _begun(
+        self, part: _Part, columns: SessionedColumns, accumulators: Sequence[Any], pieces: _SessionPieces
+    ) -> Any:
         """Return the accumulator of a part before its records; None without any."""
         if not part.merged:
             return None if part.session.stored is None else columns.values[part.session.number]
@@ -280,8 +353,15 @@ class SessionColumns:
         # What no merge has made may share states with a stored accumulator, which must not change.
         whole = accumulators[first.number] if first.merged else deepcopy(accumulators[first.number])
         for other in others:
-            whole = self._result.merge(whole, accumulators[other.number])
+            merged = accumulators[other.number]
+            pieces.merge(part.session, whole, other.session, merged, part.begun_at)
+            whole = self._result.merge(whole, merged)
         return whole
+
+
+def _read(pieces: _SessionPieces, parts: Sequence[_Part], places: Sequence[tuple[int, str]]) -> list[Any]:
+    """Return pieces of some parts, which are given by their places."""
+    return pieces.read([(parts[number].session, name) for number, name in places])
 
 
 def _by_level(columns: SessionedColumns) -> Iterator[tuple[Sequence[_Part], KeyedColumns]]:

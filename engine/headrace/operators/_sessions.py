@@ -35,6 +35,7 @@ from headrace.operators._triggers import (
     shown_early,
 )
 from headrace.operators._value_types import are_equal
+from headrace.operators._window_pieces import DividedParts, moves_of, stays
 from headrace.operators._window_results import (
     EARLY,
     WindowResult,
@@ -182,6 +183,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction
         self._shown = shown
         self._gap = gap
         self._window_result = result
+        self._divided = None if result.pieces is None else DividedParts(result, result.pieces)
         self._emitted = emitted
         self._lateness = lateness
         self._early = early
@@ -211,7 +213,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction
         check_in_calendar(at, whole.start, whole.end, self._lateness)
         before = await self._emitted_of(joined, ctx) if self.retracts else []
         await self._merge(session, joined, ctx)
-        await self.accumulators.namespace(session.name).add(Change(record, at))
+        await self._add_one(session.name, Change(record, at))
         if self.retracts:
             self._replace(before, await self._result(session, ctx) if self._has_fired(whole, ctx) else None, ctx)
         if self._early is not None and not self._has_fired(whole, ctx):
@@ -279,7 +281,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction
             if others := [old.name for old in joined[1:]]:
                 await self._merge_waiting(name, others, waiting, bundle)
                 bundle.work_on(record)
-                await self.accumulators.merge_namespaces(name, others)
+                await DividedParts.merge(self.accumulators, name, others)
                 for other in others:
                     del spans[other]
             if spans.get(name) != span:
@@ -351,9 +353,19 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction
             if name not in spans:
                 await self.sessions.remove(name)
 
+    async def _add_one(self, name: str, change: Change) -> None:
+        part = self.accumulators.namespace(name)
+        row = None if self._divided is None else await part.get()
+        if self._divided is not None and row is not None and not stays(row, 1):
+            await self._divided.prepare(self.accumulators, name, row, retracts=False)
+        await part.add(change)
+
     async def _add_all(self, name: str, records: Sequence[BundledRecord], bundle: Bundle) -> None:
-        if records:
-            await self.accumulators.namespace(name).add_all(BundledChanges(bundle, records))
+        part = self.accumulators.namespace(name)
+        if records and (self._divided is None or stays(await part.get(), len(records))):
+            await part.add_all(BundledChanges(bundle, records))
+        elif records and self._divided is not None:
+            await self._divided.add_all(self.accumulators, name, bundle, records)
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         """Emit a session's result, or its early result, or free it."""
@@ -385,7 +397,10 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction
 
     async def _forget(self, session: Live) -> None:
         """Free what is stored of a session's records."""
-        await self.accumulators.namespace(session.name).clear()
+        part = self.accumulators.namespace(session.name)
+        if moved := moves_of(await part.get()):
+            await DividedParts.clear_pieces(self.accumulators, session.name, moved)
+        await part.clear()
 
     # ------------------------------------------------------------------------------------------------ early results
 
@@ -421,7 +436,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction
         now = await self._result(session, ctx)
         if self._purges:
             self._replace([], now, ctx)
-            await self.accumulators.namespace(session.name).clear()
+            await self._forget(session)
             return
         emitted = self.emitted.namespace(session.name)
         before = await emitted.value()
@@ -478,7 +493,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction
 
     async def _merge_parts(self, name: str, others: Sequence[str]) -> None:
         """Move what is stored of the records of other sessions to the session `name`."""
-        await self.accumulators.merge_namespaces(name, others)
+        await DividedParts.merge(self.accumulators, name, others)
         if self._rows is not None:
             await self.rows.merge_namespaces(name, others)
 
@@ -540,6 +555,8 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction
         """Return the result of a session, in the type of the state `emitted`."""
         span = session.span
         part = await self.accumulators.namespace(session.name).get()
+        if moves_of(part) and self._divided is not None:
+            part = (await self._divided.wholes(self.accumulators, {session.name: part}))[session.name]
         return self._emitted(span=span, result=self._window_result.result(part, ctx.key, span.start, span.end))
 
     def _rows_kept(self) -> str:

@@ -11,8 +11,7 @@ from datetime import timedelta
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.api.batches import (
     Bundle,
@@ -44,7 +43,7 @@ from headrace.operators._triggers import (
     rows_of,
     shown_early,
 )
-from headrace.operators._window_pieces import DividedParts, Pieces, stays
+from headrace.operators._window_pieces import NO_PIECES, DividedParts, moves_of, stays
 from headrace.operators._window_results import (
     BOUNDS,
     EARLY,
@@ -67,8 +66,6 @@ Out = TypeVar("Out", bound=Struct)
 
 FREE = "free "
 """Prefix of the namespace of a timer that frees a slice; the slice's number follows. It sorts after the windows' namespaces."""
-
-_NO_PIECES: Final[Pieces] = MappingProxyType({})
 
 _kind_of = attrgetter("kind")
 _time_of = attrgetter("timestamp")
@@ -131,7 +128,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
         check_in_calendar(ctx.timestamp, self._times.start_of(ends[0]), ends[-1], self._lateness)
         slice_ = self.slices.namespace(str(start))
         stored = await slice_.get()
-        divided, pieces = self._divided, _NO_PIECES
+        divided, pieces = self._divided, NO_PIECES
         if divided is not None and stored is not None and not stays(stored, 1, retracts=sign < 0):
             stored, pieces = await divided.prepare(self.slices, str(start), stored, retracts=sign < 0)
         change = Change(record, ctx.timestamp, sign, pieces.values())
@@ -204,23 +201,8 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
             if divided is None or stays(known.get(name), len(records), retracts=retracts):
                 await self.slices.namespace(name).add_all(BundledChanges(bundle, records))
             else:
-                await self._add_in_chunks(divided, name, bundle, records, retracts=retracts)
+                await divided.add_all(self.slices, name, bundle, records, retracts=retracts)
             self._register_early(ends, ctx)
-
-    async def _add_in_chunks(
-        self, divided: DividedParts, name: str, bundle: Bundle, records: Sequence[BundledRecord], *, retracts: bool
-    ) -> None:
-        """Add records to a slice, and move its values between them where they have to."""
-        slice_, pieces, done = self.slices.namespace(name), _NO_PIECES, 0
-        while done < len(records):
-            bundle.work_on(records[done])
-            row = await slice_.get()
-            if row is not None:
-                row, pieces = await divided.prepare(self.slices, name, row, retracts=retracts)
-            chunk = records[done : done + divided.next_records(row)]
-            await slice_.add_all(BundledChanges(bundle, chunk, pieces.values()))
-            await divided.end(self.slices, name, pieces)
-            done += len(chunk)
 
     @staticmethod
     def _from_first_addition(bundle: Bundle, records: Sequence[BundledRecord]) -> Sequence[BundledRecord]:
@@ -385,7 +367,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
 
     async def _clear(self, name: str, part: Any) -> None:
         """Remove a slice."""
-        if moved := getattr(part, "moved", 0):  # maybe by an earlier version of the result, which had other aggregates
+        if moved := moves_of(part):  # maybe by an earlier version of the result, which had other aggregates
             await DividedParts.clear_pieces(self.slices, name, moved)
         await self.slices.namespace(name).clear()
 

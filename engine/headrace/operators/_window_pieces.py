@@ -6,6 +6,8 @@ Pieces of *level* n have the values of 2 to the power of n moves, and there is a
 are as large as what it moves, as a binary counter carries. So a value is written again once for each level, and a window that
 fires reads few rows.
 
+Parts of sessions that merge are merged piece by piece, as one adds two binary numbers.
+
 Values move at a change, by the number of changes before it alone: so pieces do not depend on bundles and micro-batches.
 """
 
@@ -13,17 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from itertools import chain
+from types import MappingProxyType
 from typing import Any, Final
 
-from headrace.api.batches import BundledRecord, ChangedValue, KeyedColumns
+from headrace.api.batches import Bundle, BundledRecord, ChangedValue, KeyedColumns
 from headrace.api.states import AggregatingState
-from headrace.operators._accumulators import Change
+from headrace.operators._accumulators import BundledChanges, Change
 from headrace.operators._window_results import PartPieces, PartUpdate, WindowResult
 
 PartState = AggregatingState[Change, Any, Any]
 """State that holds parts."""
 Pieces = Mapping[str, Any]
 """Pieces of one part by their namespaces, the earliest first."""
+NO_PIECES: Final[Pieces] = MappingProxyType({})
 
 CHANGES: Final = 512
 """Values of a large row move to a piece when its part has a multiple of so many changes, and one more comes."""
@@ -72,14 +77,37 @@ class DividedParts:
             row = await state.namespace(name).get()  # a full cache may have dropped the given one before it was changed
         return row, await self._pieces_of(state, name, row) if retracts and row.moved else {}
 
+    async def add_all(
+        self, state: PartState, name: str, bundle: Bundle, records: Sequence[BundledRecord], *, retracts: bool = False
+    ) -> None:
+        """Add records of a bundle to a part, and move its values between them where they have to. `retracts` says that some are taken back."""
+        part, pieces, done = state.namespace(name), NO_PIECES, 0
+        while done < len(records):
+            bundle.work_on(records[done])
+            row = await part.get()
+            if row is not None:
+                row, pieces = await self.prepare(state, name, row, retracts=retracts)
+            chunk = records[done : done + (CHANGES if row is None else _until_due(row))]
+            await part.add_all(BundledChanges(bundle, chunk, pieces.values()))
+            await self.end(state, name, pieces)
+            done += len(chunk)
+
     @staticmethod
-    def next_records(row: Any) -> int:
-        """Return how many records may be added together, behind `prepare`."""
-        return CHANGES if row is None else _until_due(row)
+    async def merge(state: PartState, name: str, others: Sequence[str]) -> None:
+        """Merge other parts into the part `name`."""
+        rows = await state.get_namespaces((name, *others))
+        moved = moves_of(rows.get(name))
+        for other in others:
+            more = moves_of(rows.get(other))
+            for target, merged in united(name, moved, other, more) if more else ():
+                await state.namespace(target).clear()  # as in `_move`
+                await state.merge_namespaces(target, merged)
+            moved += more
+        await state.merge_namespaces(name, others)
 
     async def _pieces_of(self, state: PartState, name: str, row: Any) -> Pieces:
         """Return the pieces of a row, the earliest first."""
-        return await state.get_namespaces(_piece_names(name, row.moved))
+        return await state.get_namespaces(piece_names(name, row.moved))
 
     async def end(self, state: PartState, name: str, pieces: Pieces) -> None:
         """Remove the pieces that `prepare` has returned, if the part has lost them: with its last record."""
@@ -100,7 +128,7 @@ class DividedParts:
     @staticmethod
     async def clear_pieces(state: PartState, name: str, moved: int) -> None:
         """Remove the pieces of a part with so many moves."""
-        for piece in _piece_names(name, moved):
+        for piece in piece_names(name, moved):
             await state.namespace(piece).clear()
 
 
@@ -146,15 +174,36 @@ def copied(row: Any) -> Any:
     return other
 
 
+def moves_of(row: Any) -> int:
+    """Return how often values of a row (None: there is none) have moved."""
+    return getattr(row, "moved", 0)
+
+
+def united(name: str, moved: int, other: str, more: int) -> list[tuple[str, list[str]]]:
+    """Return the changed pieces of a part with another one merged in, the largest first: each with the pieces that it is made of. All are namespaces.
+
+    `moved` and `more` are the numbers of moves. Two pieces of one level are merged to one of the next level, as one adds binary numbers.
+    """
+    pieces: list[tuple[str, list[str]]] = []
+    carried: list[list[str]] = []
+    for level in range((moved + more).bit_length()):
+        parts = ((name, moved), (other, more))
+        here = carried + [[_piece_name(part, level)] for part, moves in parts if moves >> level & 1]
+        if len(here) % 2:
+            pieces.append((_piece_name(name, level), here.pop()))
+        carried = [[*chain(*here)]] if here else []
+    return [(target, merged) for target, merged in reversed(pieces) if merged != [target]]
+
+
+def piece_names(name: str, moved: int) -> list[str]:
+    """Return the namespaces of the pieces of a part with so many moves, the largest first."""
+    return [_piece_name(name, level) for level in reversed(range(moved.bit_length())) if moved >> level & 1]
+
+
 def _target(name: str, moved: int) -> tuple[str, list[str]]:
     """Return the namespace of the piece of the next move, and those of the pieces that it takes in, the largest first."""
     level = (~moved & (moved + 1)).bit_length() - 1  # the first one without a piece
-    return _piece_name(name, level), _piece_names(name, moved % (1 << level))
-
-
-def _piece_names(name: str, moved: int) -> list[str]:
-    """Return the namespaces of the pieces of a part with so many moves, the largest first."""
-    return [_piece_name(name, level) for level in reversed(range(moved.bit_length())) if moved >> level & 1]
+    return _piece_name(name, level), piece_names(name, moved % (1 << level))
 
 
 def _piece_name(name: str, level: int) -> str:

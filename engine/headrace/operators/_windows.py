@@ -325,7 +325,8 @@ class Session(Windows):
 
     def aggregation(self, takes: type[In], gives: type[Out], options: WindowOptions, /) -> WindowFunction[In, Out]:
         """Return the function that makes a record `gives` of the records of each key and window."""
-        return self._function(ResultRecord(takes, gives, options.key, retracting=False), options)
+        result = ResultRecord(takes, gives, options.key, retracting=False, in_pieces=not options.retracting)
+        return self._function(result, options)
 
     def ranking(self, takes: type[In], ranks: Ranks, options: WindowOptions, /) -> WindowFunction[In, Any]:
         """Return the function that emits the first records of each key and window."""

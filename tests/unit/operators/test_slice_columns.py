@@ -368,6 +368,40 @@ def step(*sales, later, effects=(), ends_batch=False):
     return Step([*sales], [RowKind.INSERT] * len(sales), later, [*effects], ends_batch)
 
 
+def visits(*starts, articles=700):
+    """Return sales of a session of 1,000 ms behind each start, each with an article of its own."""
+    return [
+        Sale("a", start + at, 1, 0.5, f"article {start + at}", is_new=False)
+        for start in starts
+        for at in range(articles)
+    ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [
+            step(*visits(0), later=1, ends_batch=True),
+            step(*visits(2000), later=1, ends_batch=True),
+            step(*visits(1000), later=1),
+        ],
+        [step(*visits(0, articles=2000), *visits(5000, articles=1400), sale(3500), later=1)],
+        [
+            step(*visits(0, articles=1600), *visits(3000, 5000), later=1, ends_batch=True),
+            step(sale(2400), sale(4400), *visits(5800), later=1),
+        ],
+        [
+            step(*visits(0, articles=1600), *visits(3000), later=1, ends_batch=True),
+            step(sale(2400), later=9000, ends_batch=True),
+        ],
+    ],
+)
+def test_merged_sessions_merge_their_pieces(given):
+    operator = operator_of(Session(ms(1000)), Mixed)
+    given = [*given, step(later=9000)]
+    assert not any(equals_single_records(operator, given))
+
+
 @pytest.mark.parametrize("windows", WINDOWS[2:])
 @pytest.mark.parametrize("result", [Computed, Mixed, 1])
 def test_records_in_time_are_taken_as_columns(windows, result):

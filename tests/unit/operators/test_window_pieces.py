@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from headrace import Pipeline, RowKind, Struct, Timestamp
-from headrace.operators import Count, CountDistinct, Cumulative, Hopping, Max, Min, Sum, Tumbling, after_rows
+from headrace.operators import Count, CountDistinct, Cumulative, Hopping, Max, Min, Session, Sum, Tumbling, after_rows
 from headrace.options import AsyncStateOptions
 from headrace.testing import KeyedHarness, PipelineHarness
 from tests.unit.support.fuzzing import examples
@@ -89,6 +89,7 @@ def rows_of(most, changes=1):
 
 
 SLICED = [Tumbling(ms(10)), Hopping(ms(12), ms(4)), Cumulative(ms(12), ms(4))]
+SESSIONS = [Session(ms(3)), Session(ms(6))]
 SPANS = {
     str(SLICED[0]): lambda at: [(at - at % 10, at - at % 10 + 10)],
     str(SLICED[1]): lambda at: [(at - at % 4 - back, at - at % 4 - back + 12) for back in (0, 4, 8)],
@@ -122,7 +123,23 @@ def with_retractions(bids, chance):
             yield here.pop(chance.randrange(len(here))), chance.choice([BEFORE, DELETE])
 
 
+def sessions_by_hand(gap, bids):
+    """Return the result of each session; its end is in the place of the results of `windows_by_hand`."""
+    results = {}
+    for item in {bid.item for bid in bids}:
+        sessions = []
+        for bid in sorted((bid for bid in bids if bid.item == item), key=attrgetter("at")):
+            if not sessions or bid.at >= sessions[-1][-1].at + gap:
+                sessions.append([])
+            sessions[-1].append(bid)
+        spans = [((item, session[0].at, session[-1].at + gap), session) for session in sessions]
+        results |= {span: prices_of(*span, session) for span, session in spans}
+    return results
+
+
 def windows_by_hand(windows, changes):
+    if isinstance(windows, Session):
+        return sessions_by_hand(windows.gap // ms(1), [bid for bid, _ in changes])
     held = defaultdict(list)
     for bid, kind in changes:
         for span in SPANS[str(windows)](bid.at):
@@ -155,6 +172,29 @@ def test_windows_in_pieces_equal_a_plain_loop(bids, windows, most, marks, seed):
         assert not harness.snapshot().entries
 
 
+@examples(60)
+@given(
+    bids=st.lists(BIDS, max_size=40),
+    gap=st.integers(1, 8),
+    most=st.integers(1, 3),
+    every=st.integers(1, 3),
+    marks=st.lists(st.integers(0, 40), max_size=3),
+    early=st.sampled_from([None, ms(3), after_rows(2)]),
+)
+def test_sessions_in_pieces_equal_plain_loop(bids, gap, most, every, marks, early):
+    stream = stream_of(Session(ms(gap)), allowed_lateness=ms(1000), early=early)
+    with rows_of(most, every), keyed_harness(stream) as harness:
+        for number, bid in enumerate(bids):
+            for mark in marks:
+                if number == mark:
+                    harness.watermark(mark)
+            harness.process(bid, timestamp=bid.at)
+        harness.watermark(100)
+        assert table_of(harness.kinds()) == sessions_by_hand(gap, bids)
+        harness.watermark(10_000)
+        assert not harness.snapshot().entries
+
+
 @pytest.mark.parametrize("last", [3, 4, 5, 6])
 def test_rows_that_a_cache_drops_stay_whole(last):
     bids = [Bid("a", 1, number, "x") for number in range(last)]
@@ -175,7 +215,7 @@ def test_rows_that_a_cache_drops_stay_whole(last):
 @examples(8)
 @given(
     bids=st.lists(BIDS, min_size=5, max_size=40),
-    windows=st.sampled_from(SLICED),
+    windows=st.sampled_from([*SLICED, *SESSIONS]),
     most=st.sampled_from([1, 2, 256]),
     every=st.integers(1, 4),
     retracts=st.booleans(),
@@ -183,6 +223,7 @@ def test_rows_that_a_cache_drops_stay_whole(last):
 )
 def test_splits_and_crashes_change_no_piece(bids, windows, most, every, retracts, seed):
     chance = random.Random(seed)
+    retracts = retracts and windows not in SESSIONS
     changes = [*with_retractions(bids, chance)] if retracts else [(bid, INSERT) for bid in bids]
     pipeline = stream_of(windows, changes=retracts).sink("prices", key=("item", "window_start", "window_end"))
     states = []
@@ -211,10 +252,11 @@ def test_splits_and_crashes_change_no_piece(bids, windows, most, every, retracts
     assert states[0] == states[1]
 
 
+@pytest.mark.parametrize("windows", [SLICED[0], Session(ms(10))])
 @pytest.mark.parametrize("purging", [False, True])
-def test_early_results_of_pieces_are_whole(purging):
+def test_early_results_of_pieces_are_whole(purging, windows):
     bids = [Bid("a", number % 5, number, "x") for number in range(12)]
-    stream = stream_of(SLICED[0], early=after_rows(4, purging=purging))
+    stream = stream_of(windows, early=after_rows(4, purging=purging))
     with rows_of(2), keyed_harness(stream) as harness:
         for bid in bids:
             harness.process(bid, timestamp=bid.at)
@@ -238,7 +280,7 @@ def test_all_records_taken_back_leave_no_piece():
         assert [row for _, row in harness.kinds()] == [prices_of("a", 0, 10, bids[:1])]
 
 
-@pytest.mark.parametrize("windows", [Tumbling(ms(1000)), Hopping(ms(1000), ms(500))])
+@pytest.mark.parametrize("windows", [Tumbling(ms(1000)), Hopping(ms(1000), ms(500)), Session(ms(1000))])
 def test_change_of_many_values_writes_few(windows):
     pipeline = stream_of(windows).sink("prices")
     harness, written = PipelineHarness(pipeline), []

@@ -241,6 +241,10 @@ class KeyedColumns:
     """For each record, the last watermark before it (ms)."""
     bundled: Callable[[], Iterator[Sequence[BundledRecord]]]
     """Function that yields the records as objects, some at a time."""
+    objects: Callable[[pa.Int64Array], Iterator[Sequence[BundledRecord]]]
+    """Function that yields some records as objects, given by their places, some at a time."""
+    columns_of: Callable[[Sequence[Any]], pa.StructArray]
+    """Function that returns other records in the form of `records`; None is a null."""
     keys: Sequence[bytes]
     """Different keys, as JSON, or different pairs of key and namespace. Each has at least one record."""
     key_numbers: pa.Int32Array

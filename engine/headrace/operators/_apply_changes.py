@@ -6,11 +6,13 @@ import hashlib
 import string
 import types
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import zip_longest
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from headrace.api.batches import ColumnFunction, ColumnResults, KeyedColumns
 from headrace.api.changelog import StreamChanges
 from headrace.api.column_reads import ColumnReads, Kind, fields_read
 from headrace.api.functions import (
@@ -28,6 +30,10 @@ from headrace.operators._change_events import ChangeEvents
 from headrace.operators._event_time import LAST_TIME, shown_length
 from headrace.operators._ranking import Timed, emit_update
 from headrace.operators._value_types import are_equal
+
+if TYPE_CHECKING:
+    from headrace.operators._current_row_columns import CurrentRowColumns
+    from headrace.operators._running_fields import Flags
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
@@ -120,7 +126,7 @@ class _AppliedChanges(KeyedFunction, OperatorFunction):
         }
 
 
-class CurrentRowsFunction(_AppliedChanges):
+class CurrentRowsFunction(_AppliedChanges, ColumnFunction):
     """Current row of each key: that of the last event in its sequence. Earlier ones that come later change nothing."""
 
     has_row_of_each_key = True
@@ -151,6 +157,25 @@ class CurrentRowsFunction(_AppliedChanges):
         emit_update(ctx, before, after)
         if kept is None:
             self._forget_after(at, self._rules.tombstones, ctx)
+
+    @cached_property
+    def _columns(self) -> CurrentRowColumns:
+        from headrace.operators._current_row_columns import CurrentRowColumns
+
+        return CurrentRowColumns(self._events, self._last)
+
+    @property
+    def takes_columns(self) -> bool:
+        """Return whether columns can order the events and compare the rows. A truncate visits keys between two events."""
+        return self.truncates is None and self._columns.is_complete
+
+    def taken_singly(self, columns: KeyedColumns, /) -> Flags | None:
+        """Return for each key whether the order of its events does not decide alone; None if it does for all."""
+        return self._columns.taken_singly(columns)
+
+    def process_columns(self, columns: KeyedColumns, /) -> ColumnResults | None:
+        """Return the results of the events; None if they have to be processed one by one."""
+        return self._columns.results(columns)
 
     def process_broadcast(self, record: Any, ctx: BroadcastContext, /) -> None:
         """Remember a truncate in place of those before it in the sequence, which it covers, and visit the keys."""

@@ -62,11 +62,11 @@ class ChangeEvents:
         )
         self._deletes = event_predicate(takes, rules.deletes, "deletes")
         self._bounds = {field.name: mark for field in msgspec.structs.fields(gives) if (mark := self._mark(field))}
-        self._copied = [name for name in gives.__struct_fields__ if name not in self._bounds]
+        self.copied = [name for name in gives.__struct_fields__ if name not in self._bounds]
         self._check_bounds()
         self._tracked = self._tracking()
         taken = {*rules.key, *rules.sequence_by}
-        self._filled = [name for name in self._copied if name not in taken] if rules.ignore_nulls else []
+        self._filled = [name for name in self.copied if name not in taken] if rules.ignore_nulls else []
 
     # -------------------------------------------------------------------------------------------------- annotations
 
@@ -111,17 +111,17 @@ class ChangeEvents:
         if bounds and not self.rules.has_versions:
             msg = f"{', '.join(self._bounds)} of {self.gives.__name__}: a row of History.SCD1 has no versions; give History.SCD2"
             raise ValueError(msg)
-        if missing := [name for name in self.rules.key if name not in self._copied]:
+        if missing := [name for name in self.rules.key if name not in self.copied]:
             msg = f"{self.gives.__name__} has no field {', '.join(missing)}: a row needs its key"
             raise ValueError(msg)
 
     def _tracking(self) -> Callable[[Any], Any]:
         """Return the function that reads the fields whose change opens a version: all but the key and the sequence, or those of `track`."""
-        if unknown := [name for name in self.rules.track if name not in self._copied]:
+        if unknown := [name for name in self.rules.track if name not in self.copied]:
             msg = f"track has {', '.join(unknown)}, and {self.gives.__name__} takes no such field of {self.takes.__name__}"
             raise ValueError(msg)
         taken = {*self.rules.key, *self.rules.sequence_by}
-        self.tracked = self.rules.track or tuple(name for name in self._copied if name not in taken)
+        self.tracked = self.rules.track or tuple(name for name in self.copied if name not in taken)
         fields = {field.name: field.type for field in msgspec.structs.fields(self.takes)}
         values: Any = msgspec.defstruct("Tracked", [(name, fields[name]) for name in self.tracked], frozen=True)
         return lambda record: values(*(getattr(record, name) for name in self.tracked))
@@ -130,7 +130,7 @@ class ChangeEvents:
     def columns(self) -> dict[str, Reads]:
         """Return what each field of a row reads."""
         bounds = {name: fields_read([mark.field or ""], Kind.TRANSFORMATION) for name, mark in self._bounds.items()}
-        return copied(self._copied) | bounds
+        return copied(self.copied) | bounds
 
     @property
     def rows(self) -> Reads:
@@ -182,7 +182,11 @@ class ChangeEvents:
         return "".join(text(getattr(record, name)) for name, text in self._texts)
 
     def _is_deletion(self, record: Any, ctx: Context) -> bool:
-        return ctx.row_kind is RowKind.DELETE or (self._deletes is not None and bool(self._deletes(record)))
+        return ctx.row_kind is RowKind.DELETE or self.deletes(record)
+
+    def deletes(self, record: Any) -> bool:
+        """Return whether an event deletes its row, as `deletes=` says it."""
+        return self._deletes is not None and bool(self._deletes(record))
 
     def sequence_of(self, record: Any) -> Any:
         """Return the place of an event."""
@@ -219,7 +223,7 @@ class ChangeEvents:
 
     def values(self, record: Any) -> dict[str, Any]:
         """Return the fields that a row takes from a record."""
-        return {name: getattr(record, name) for name in self._copied}
+        return {name: getattr(record, name) for name in self.copied}
 
 
 def _bound(mark: ValidFrom | ValidTo, begins: Any, ends: Any) -> Any:

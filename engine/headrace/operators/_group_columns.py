@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from headrace.api.batches import ColumnResults, EmittedColumns, KeyedColumns
+from headrace.api.batches import ColumnResults, KeyedColumns
 from headrace.api.graph import Emit
 from headrace.api.options import GroupOptions
-from headrace.api.records import RowKind
+from headrace.operators._column_changes import ColumnChanges, differ
 from headrace.operators._result_record import AggregatedField, ResultRecord
 from headrace.operators._running_fields import (
     FieldInColumns,
@@ -25,6 +23,7 @@ from headrace.operators._running_fields import (
     RunningField,
     is_plain,
     keys_with,
+    of_type,
     retractions,
     running_field,
 )
@@ -74,12 +73,11 @@ class GroupColumns:
             raise NotInColumnsError
         fields = {field.name: self._running(field, make, layout, groups, columns) for field, make in self._fields}
         changes = self._changes(layout, fields, stored_rows)
-        times = layout.placed([group.at for group in groups], columns.timestamps).to_numpy()
-        emitted_at = times[_latest(changes.emits | layout.is_stored)]
+        emitted_at = changes.times([group.at for group in groups], columns.timestamps)
         records = self._records(layout, fields, columns)
         return ColumnResults(
             self._groups(layout, fields, stored_rows, emitted_at),
-            _emitted(layout, changes, emitted_at, records, retract=self._options.retract),
+            changes.emitted(emitted_at, records, retract=self._options.retract),
         )
 
     def _running(
@@ -95,7 +93,7 @@ class GroupColumns:
         stored = [getattr(group.aggregates, field.name) for group in groups]
         return make(layout, stored, values, columns.timestamps)
 
-    def _changes(self, layout: Layout, fields: dict[str, RunningField], stored_rows: Numbers) -> _Changes:
+    def _changes(self, layout: Layout, fields: dict[str, RunningField], stored_rows: Numbers) -> ColumnChanges:
         """Return which results are emitted, and the places of the results that they replace."""
         places = np.arange(len(layout.order))
         is_asked, before = ~layout.is_stored, places - 1
@@ -108,7 +106,7 @@ class GroupColumns:
         replaces = np.flatnonzero(had_result)
         emits = is_asked.copy()
         emits[replaces] = _differs(fields, replaces, before[replaces])
-        return _Changes(emits, had_result, before)
+        return ColumnChanges(layout, emits, before, had_result, has_result=np.ones(len(places), bool))
 
     def _records(
         self, layout: Layout, fields: dict[str, RunningField], columns: KeyedColumns
@@ -128,7 +126,7 @@ class GroupColumns:
             arrays = [
                 of_keys[field.name].take(of_key)
                 if field.name in of_keys
-                else _of_type(fields[field.name].results(places), field.type)
+                else of_type(fields[field.name].results(places), field.type)
                 for field in types
             ]
             return pa.StructArray.from_arrays(arrays, fields=types)
@@ -146,63 +144,11 @@ class GroupColumns:
         return list(map(self._group, rows, aggregates, emitted_at[ends].tolist()))
 
 
-def _of_type(results: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return results in the type of their field, which may declare other digits than the values have."""
-    return results.cast(kind) if pa.types.is_decimal(kind) and pa.types.is_decimal(results.type) else results
-
-
-@dataclass(frozen=True, slots=True)
-class _Changes:
-    """For each place, whether it emits, whether a result precedes its own, and the place of that result."""
-
-    emits: Flags
-    had_result: Flags
-    before: Numbers
-
-
-def _emitted(
-    layout: Layout,
-    changes: _Changes,
-    emitted_at: Numbers,
-    records: Callable[[Numbers], pa.StructArray],
-    *,
-    retract: bool,
-) -> EmittedColumns:
-    """Return the results in the order of records: `-U` of the old result, if it is wanted, then the new one."""
-    stored = len(layout.starts)
-    places = np.flatnonzero(changes.emits)
-    places = places[np.argsort(layout.order[places], kind="stable")]
-    replaces = changes.had_result[places]
-    outputs = 1 + (replaces & retract)
-    at = np.repeat(places, outputs)
-    is_old = np.zeros(len(at), bool)
-    is_old[(np.cumsum(outputs) - outputs)[outputs > 1]] = True
-    shown = np.where(is_old, changes.before[at], at)
-    kinds = np.where(
-        changes.had_result[at], np.where(is_old, RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER), RowKind.INSERT
-    )
-    is_second = np.roll(is_old, 1)
-    return EmittedColumns(
-        rows=pa.array(layout.order[at] - stored),
-        indices=pa.array(is_second.astype(np.int32)),
-        timestamps=pa.array(emitted_at[shown]),
-        kinds=pa.array(kinds.astype(np.int32)),
-        records=records(shown),
-    )
-
-
 def _differs(fields: dict[str, RunningField], places: Numbers, before: Numbers) -> Flags:
     """Return for each place whether its result differs from the one before."""
     differs = np.zeros(len(places), bool)
     for field in fields.values():
         if field.always_changes:
             return np.ones(len(places), bool)
-        now, earlier = field.results(places), field.results(before)
-        unequal = pc.fill_null(pc.not_equal(now, earlier), False)
-        differs |= pc.or_(unequal, pc.xor(now.is_null(), earlier.is_null())).to_numpy(zero_copy_only=False)
+        differs |= differ(field.results(places), field.results(before))
     return differs
-
-
-def _latest(marked: Flags) -> Numbers:
-    """Return for each place the last marked one up to it."""
-    return np.maximum.accumulate(np.where(marked, np.arange(len(marked)), 0))

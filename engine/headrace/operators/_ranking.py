@@ -100,6 +100,12 @@ def _integer(value: int, shown: str) -> str:
     return f"{value + _TOP_BIT:016x}"
 
 
+def whole_numbers_of(text: str) -> list[int]:
+    """Return the numbers of a text that consists of sort texts of whole numbers."""
+    size = len(_VALUE) + 16
+    return [int(text[end - 16 : end], 16) - _TOP_BIT for end in range(size, len(text) + 1, size)]
+
+
 def _float(value: float, shown: str) -> str:
     if not math.isfinite(value):
         msg = f"{shown} is {value}, which can be neither compared nor stored: filter() such records"

@@ -348,6 +348,11 @@ def keys_with(marked: Flags, columns: KeyedColumns) -> Flags | None:
     return keys
 
 
+def of_type(results: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return results in the type of their field, which may declare other digits than the values have."""
+    return results.cast(kind) if pa.types.is_decimal(kind) and pa.types.is_decimal(results.type) else results
+
+
 def is_plain(field: msgspec.structs.FieldInfo) -> bool:
     """Return whether columns hold the values of a field as records do, and a record takes any value of its type."""
     limited = any(getattr(mark, limit, None) is not None for mark in _metadata(field.type) for limit in _LIMITS)

@@ -38,7 +38,7 @@ from headrace.log.progress import TaskProgress
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import KeyedStage, Plan
 from headrace.records.order import CAUSE_SIZE, caused_at, output_order, processing_time_order, record_order
-from headrace.records.record_columns import struct_type
+from headrace.records.record_columns import struct_type, to_struct_array
 from headrace.run.async_stage import AsyncStage
 from headrace.run.backend import TaskBackend, open_backend
 from headrace.run.flow import laid
@@ -166,6 +166,8 @@ class ColumnWork:
             kinds=rows["kind"],
             watermarks=self._watermarks_before(rows["order"]),
             bundled=lambda: (elements_of(batch, self.takes) for batch in _batches(rows)),
+            objects=lambda places: (elements_of(batch, self.takes) for batch in _batches(rows.take(places))),
+            columns_of=lambda records: to_struct_array(records, self.takes[0]),
             keys=keys.dictionary.to_pylist(),
             key_numbers=keys.indices,
             result_type=struct_type(self._output),

@@ -65,10 +65,12 @@ class SingleStore(StateStore, ValueCells):
         return [by_name[key].value for key in keys]
 
     def set_values(self, keys: Sequence[bytes], values: Sequence[Any], timestamps: Sequence[int | None]) -> None:
-        """Set the values of keys that `values_of` has returned; None removes one. Each is stamped with an event time (ms); None keeps the one that it has."""
+        """Set the values of keys that `values_of` has returned; None removes one. Each is stamped with an event time (ms); None keeps the one that it has, and leaves a value that stays the same object unwritten."""
         by_name = self.cells.by_name
         for key, value, timestamp in zip(keys, values, timestamps, strict=True):
             cell = by_name[key]
+            if timestamp is None and value is cell.value:
+                continue
             cell.value, cell.own_ttl, cell.dirty = value, 0, True
             if timestamp is not None:
                 cell.stamp = timestamp

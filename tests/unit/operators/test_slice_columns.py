@@ -553,6 +553,8 @@ def test_many_keys_have_own_slices():
         kinds=pa.array([0] * 4, pa.int32()),
         watermarks=np.full(4, -1),
         bundled=lambda: iter(()),
+        objects=lambda _: iter(()),
+        columns_of=lambda _: pa.array([], pa.struct([])),
         keys=range(1 << 31),
         key_numbers=pa.array([0, 1 << 30, (1 << 31) - 1, 0], pa.int32()),
         result_type=pa.struct([]),

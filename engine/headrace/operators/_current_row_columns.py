@@ -1,0 +1,269 @@
+"""Current rows over columns: state, changes and timers of `CurrentRowsFunction`, bit for bit."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from datetime import datetime, time, timedelta
+from functools import cached_property
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.api.batches import ColumnResults, ColumnTimer, KeyedColumns
+from headrace.api.records import RowKind
+from headrace.operators._change_events import ChangeEvents
+from headrace.operators._column_changes import ColumnChanges, differ
+from headrace.operators._event_time import LAST_TIME
+from headrace.operators._part_columns import objects_of
+from headrace.operators._ranking import whole_numbers_of
+from headrace.operators._running_fields import (
+    Flags,
+    Layout,
+    NotInColumnsError,
+    Numbers,
+    is_plain,
+    keys_with,
+    of_type,
+)
+from headrace.operators._value_types import annotated_type, are_equal
+
+_record_of = attrgetter("record")
+
+
+class CurrentRowColumns:
+    """Finds the last event of each key in columns."""
+
+    def __init__(self, events: ChangeEvents, last: Any) -> None:
+        """Take what reads the events, and the type of the state."""
+        self._events = events
+        self._last = last
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether columns can order the events and compare the rows, and neither needs code of its class."""
+        takes, gives = self._events.takes, self._events.gives
+        fields = {field.name: field for field in msgspec.structs.fields(takes)}
+        return (
+            not any(hasattr(record, "__post_init__") for record in (takes, gives))
+            and gives.__eq__ is msgspec.Struct.__eq__
+            and gives.__ne__ is msgspec.Struct.__ne__
+            and gives.__struct_config__.eq
+            and all(annotated_type(fields[name].type).type is int for name in self._events.rules.sequence_by)
+            and all(is_plain(fields[name]) or _is_one_value(fields[name]) for name in self._events.copied)
+        )
+
+    def taken_singly(self, columns: KeyedColumns) -> Flags | None:
+        """Return for each key whether its events have to come singly; None if none has to.
+
+        These are keys with a row before an update, an event without a place, two events with one place, or a deletion that may be
+        forgotten before the last event.
+        """
+        try:
+            return _Events(self._events, columns).taken_singly()
+        except NotInColumnsError:
+            return np.ones(len(columns.keys), bool)
+
+    def results(self, columns: KeyedColumns) -> ColumnResults | None:
+        """Return the results of the events; None if they have to be processed one by one."""
+        try:
+            return _CurrentRows(_Events(self._events, columns)).results(self._last)
+        except NotInColumnsError:
+            return None
+
+
+class _Events:
+    """Events as columns."""
+
+    def __init__(self, events: ChangeEvents, columns: KeyedColumns) -> None:
+        """Take what reads the events, and the events."""
+        self.reader, self.columns = events, columns
+        self.key_numbers: Numbers = columns.key_numbers.to_numpy().astype(np.int64)
+
+    def places(self) -> list[Numbers]:
+        """Return the fields of the sequence; 0 for null."""
+        records = self.columns.records
+        return [pc.fill_null(records.field(name), 0).to_numpy() for name in self.reader.rules.sequence_by]
+
+    @cached_property
+    def deletes(self) -> Flags:
+        """Return whether each event deletes its row. Raises `NotInColumnsError` for a function that fails, or gets too many records."""
+        rule = self.reader.rules.deletes
+        if rule is None:
+            by_kind: Flags = pc.equal(self.columns.kinds, int(RowKind.DELETE)).to_numpy(zero_copy_only=False)
+            return by_kind
+        equal = self._equals(*rule) if isinstance(rule, tuple) else None
+        return self._called() if equal is None else equal
+
+    def _equals(self, name: str, value: Any) -> Flags | None:
+        """Return whether a field of each event is a value; None where columns cannot tell."""
+        field = next(field for field in msgspec.structs.fields(self.reader.takes) if field.name == name)
+        if not is_plain(field):
+            return None
+        column = self.columns.records.field(name)
+        equal = pc.fill_null(pc.equal(column, pa.scalar(value, column.type)), False)
+        flags: Flags = equal.to_numpy(zero_copy_only=False)
+        return flags
+
+    def _called(self) -> Flags:
+        """Return what the function says about each event."""
+        records = [*map(_record_of, objects_of(self.columns))]
+        try:
+            return np.fromiter(map(self.reader.deletes, records), bool, len(records))
+        except Exception as error:  # one by one, to name the record
+            raise NotInColumnsError from error
+
+    def last_watermarks(self) -> Numbers:
+        """Return for each key the last watermark before its last event (ms)."""
+        last = np.empty(len(self.columns.keys), np.int64)
+        last[self.key_numbers] = self.columns.watermarks  # of equal numbers, the last one stays
+        return last
+
+    def taken_singly(self) -> Flags | None:
+        """Return for each key whether its events have to come singly; None if none has to."""
+        columns, lifetime = self.columns, self.reader.rules.tombstones
+        marked: Flags = pc.equal(columns.kinds, int(RowKind.UPDATE_BEFORE)).to_numpy(zero_copy_only=False).copy()
+        for name in self.reader.rules.sequence_by:
+            marked |= columns.records.field(name).is_null().to_numpy(zero_copy_only=False)
+        marked |= self._has_equal()
+        if lifetime is not None:
+            ends_soon = columns.timestamps.to_numpy() + lifetime <= self.last_watermarks()[self.key_numbers]
+            marked |= self.deletes & ends_soon if ends_soon.any() else ends_soon
+        return keys_with(marked, columns)
+
+    def _has_equal(self) -> Flags:
+        """Return for each event whether another one of its key has the same place in the sequence."""
+        places = np.stack([self.key_numbers, *self.places()])
+        order = np.lexsort(places)
+        equals_next = (places[:, order[1:]] == places[:, order[:-1]]).all(axis=0)
+        marked = np.zeros(len(order), bool)
+        marked[order[1:][equals_next]] = True
+        return marked
+
+
+class _CurrentRows:
+    """The row of each key behind each event. Places are those of the layout."""
+
+    def __init__(self, events: _Events) -> None:
+        """Lay the events behind the stored ones. Raises `NotInColumnsError` where order alone does not decide."""
+        self._events, self._columns = events, events.columns
+        self._stored: Sequence[Any] = events.columns.values
+        self._layout = layout = Layout.of(events.key_numbers, len(self._stored))
+        ranks = self._ranks()
+        self._check_lifetimes()
+        self._check_equal(ranks)
+        self._last = layout.running_best(ranks, ranks > 0, takes_equal=False)
+        """For each place, the last event up to it."""
+        has_row = [last is not None and last.record is not None for last in self._stored]
+        self._has_row: Flags = layout.placed(has_row, pa.array(~events.deletes)).to_numpy(zero_copy_only=False)
+
+    def _ranks(self) -> Numbers:
+        """Return numbers from 1 on that sort like the sequence; 0 for no event."""
+        ranks = np.zeros(len(self._layout.order), np.int64)
+        known = [None if last is None else whole_numbers_of(last.order) for last in self._stored]
+        for number, places in enumerate(self._events.places()):
+            stored = [0 if numbers is None else numbers[number] for numbers in known]
+            distinct, of_place = np.unique(self._layout.placed(stored, pa.array(places)), return_inverse=True)
+            ranks = np.unique(ranks * len(distinct) + of_place, return_inverse=True)[1]
+        ranks += 1
+        ranks[self._layout.starts[[last is None for last in self._stored]]] = 0
+        return ranks
+
+    def _check_lifetimes(self) -> None:
+        """Refuse stored deletions that may be forgotten before the last event of their key."""
+        lifetime = self._events.reader.rules.tombstones
+        both = zip(self._stored, self._events.last_watermarks().tolist(), strict=True)
+        if lifetime is not None and any(
+            last is not None and last.record is None and last.at + lifetime <= watermark for last, watermark in both
+        ):
+            raise NotInColumnsError
+
+    def _check_equal(self, ranks: Numbers) -> None:
+        """Refuse an event with the place of the stored one that is not equal to it."""
+        layout = self._layout
+        of_stored = ranks[layout.starts][layout.segments]
+        equal = np.flatnonzero((ranks == of_stored) & ~layout.is_stored)
+        rows = layout.order[equal] - len(layout.starts)
+        keys = layout.segments[equal].tolist()
+        for key, row, record in zip(keys, rows.tolist(), self._records(rows), strict=True):
+            if not are_equal(None if self._events.deletes[row] else record, self._stored[key].record):
+                raise NotInColumnsError
+
+    def _records(self, rows: Numbers) -> list[Any]:
+        """Return some of the events as records."""
+        return [*map(_record_of, chain.from_iterable(self._columns.objects(pa.array(rows))))]
+
+    def results(self, last: Any) -> ColumnResults:
+        """Return the last event of each key in the type of the state, and the changes of the rows."""
+        layout, columns = self._layout, self._columns
+        changes = self._changes()
+        times = changes.times([0 if stored is None else stored.at for stored in self._stored], columns.timestamps)
+        values, written = [*self._stored], [None] * len(self._stored)
+        ends = self._last[layout.ends]
+        keys = np.flatnonzero(~layout.is_stored[ends])
+        rows = layout.order[ends[keys]] - len(layout.starts)
+        at = times[layout.ends[keys]].tolist()
+        given = zip(keys.tolist(), self._records(rows), self._events.deletes[rows].tolist(), at, strict=True)
+        for key, record, deletes, time_of_row in given:
+            order = self._events.reader.text_of(record)
+            values[key] = last(order=order, at=time_of_row, record=None if deletes else record)
+        for key, timestamp in zip(keys.tolist(), columns.timestamps.take(pa.array(rows)).to_pylist(), strict=True):
+            written[key] = timestamp
+        timers = self._timers(times)
+        return ColumnResults(values, changes.emitted(times, self._rows), timers=timers, timestamps=written)
+
+    def _changes(self) -> ColumnChanges:
+        layout, places = self._layout, np.arange(len(self._last))
+        replaces = (self._last == places) & ~layout.is_stored
+        before = np.where(replaces, self._last[places - 1], 0)
+        had_row = replaces & self._has_row[before]
+        both = np.flatnonzero(had_row & self._has_row)
+        changes = replaces.copy()
+        changes[both] = self._differ(both, before[both])
+        return ColumnChanges(layout, changes, before, had_row, self._has_row)
+
+    def _differ(self, places: Numbers, before: Numbers) -> Flags:
+        differs = np.zeros(len(places), bool)
+        for name in self._events.reader.copied:
+            differs |= differ(self._values(name, places), self._values(name, before))
+        return differs
+
+    @cached_property
+    def _stored_rows(self) -> pa.StructArray:
+        return self._columns.columns_of([None if last is None else last.record for last in self._stored])
+
+    def _values(self, name: str, places: Numbers) -> pa.Array:
+        values = pa.concat_arrays([self._stored_rows.field(name), self._columns.records.field(name)])
+        return values.take(pa.array(self._layout.order[places]))
+
+    def _rows(self, places: Numbers) -> pa.StructArray:
+        """Return the rows at some places."""
+        types = list(self._columns.result_type)
+        return pa.StructArray.from_arrays(
+            [of_type(self._values(field.name, places), field.type) for field in types], fields=types
+        )
+
+    def _timers(self, times: Numbers) -> list[ColumnTimer]:
+        """Return the timers that forget deleted keys."""
+        lifetime = self._events.reader.rules.tombstones
+        if lifetime is None:
+            return []
+        is_last = (self._last == np.arange(len(self._last))) & ~self._layout.is_stored
+        deletions = np.flatnonzero(is_last & ~self._has_row & (times <= LAST_TIME - lifetime))
+        keys = self._layout.segments[deletions].tolist()
+        return [ColumnTimer(key, at) for key, at in zip(keys, (times[deletions] + lifetime).tolist(), strict=True)]
+
+
+def _is_one_value(field: msgspec.structs.FieldInfo) -> bool:
+    """Return whether columns hold equal values of a field as one value, although not as records do."""
+    kind = annotated_type(field.type).type
+    return kind in _ONE_VALUE or (isinstance(kind, type) and issubclass(kind, enum.Enum))
+
+
+_ONE_VALUE: Final = (datetime, time, timedelta, UUID)

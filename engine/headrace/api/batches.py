@@ -336,7 +336,8 @@ class ColumnResults:
 class ColumnFunction(abc.ABC):
     """A keyed function with one state of single values, at most one map outside of namespaces, and without side outputs, that also takes columns.
 
-    The engine gives it columns where no record is held, nothing expires and state is accessed asynchronously. State and
+    The engine gives it columns where no record is held and state is accessed asynchronously. `values` are those that have not expired
+    before the key's first record; no other state may have a TTL, and each value that is set begins its lifetime anew. State and
     output must be those of `process`, or of `process_bundle`, for the same records. Timers fire behind all records, also
     those of watermarks between them.
     """

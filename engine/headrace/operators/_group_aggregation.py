@@ -230,11 +230,11 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
 
     @property
     def takes_columns(self) -> bool:
-        """Return whether all fields can be computed from columns."""
-        return self._options.ttl is None and self._columns.is_complete
+        """Return whether all fields can be computed from columns, and lifetimes followed."""
+        return self._columns.can_expire and self._columns.is_complete
 
     def taken_singly(self, columns: KeyedColumns, /) -> Flags | None:
-        """Return for each key whether it has a retraction; None if none has."""
+        """Return for each key whether it has a retraction, or may expire between two of its records; None if none does."""
         return self._columns.taken_singly(columns)
 
     def process_columns(self, columns: KeyedColumns, /) -> ColumnResults | None:

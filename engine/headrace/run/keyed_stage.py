@@ -53,6 +53,7 @@ from headrace.state.codec import decode_key
 from headrace.state.key_groups import KeyGroupRange, key_group_range
 from headrace.state.maps_and_lists import MapStore
 from headrace.state.timers import Timer
+from headrace.state.ttl import LiveTtl
 from headrace.state.values import SingleStore
 from headrace.tables.changelog import QuarantineRow
 from headrace.tables.entries import broadcast_groups, load_broadcast_state
@@ -118,12 +119,14 @@ class ColumnWork:
         keys = columns.keys
         columns = replace(
             columns,
-            values=store.values_of(names),
+            values=store.values_of(names, self._clocks(columns, store.ttl_logic)),
             read=lambda places: store.values_of([within(keys[key], namespace) for key, namespace in places]),
         )
         results = function.process_columns(columns)
         if results is not None:
             times = _last_times(columns) if results.timestamps is None else results.timestamps
+            if store.ttl_logic is not None and not store.ttl_logic.in_event_time:
+                times = [self.process.timers.processing_time] * len(names)
             store.set_values(names, results.values, times)
             for key, namespace, value, timestamp in results.others:
                 store.set_values([within(keys[key], namespace)], [value], [timestamp])
@@ -131,6 +134,17 @@ class ColumnWork:
             late = columns.timestamps.to_numpy() <= columns.watermarks
             self.process.count(len(late), int(late.sum()))
         return results
+
+    def _clocks(self, columns: KeyedColumns, ttl: LiveTtl | None) -> Sequence[int]:
+        """Return the time by which the value of each key may have expired before its first record (ms)."""
+        if ttl is None:
+            return ()
+        if not ttl.by_watermark:
+            return [self.process.timers.processing_time] * len(columns.keys)
+        first = np.empty(len(columns.keys), np.int64)
+        first[columns.key_numbers.to_numpy()[::-1]] = columns.watermarks[::-1]  # of equal numbers, the last one stays
+        clocks: list[int] = first.tolist()
+        return clocks
 
     @property
     def _output(self) -> type:

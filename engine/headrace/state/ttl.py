@@ -130,11 +130,11 @@ class LiveTtl:
     """
 
     __slots__ = (
-        "_in_event_time",
         "_is_even",
         "by_watermark",
         "counted",
         "gaps",
+        "in_event_time",
         "milliseconds",
         "renews_on_read",
         "renews_on_write",
@@ -152,7 +152,8 @@ class LiveTtl:
         # With exact cleanup, expired entries are already removed.
         self.returns_expired = ttl.visibility is Visibility.RETURN_IF_NOT_CLEANED_UP and not ttl.cleanup.exact
         """True: an expired entry is visible while it is stored."""
-        self._in_event_time = ttl.time is TtlTime.EVENT
+        self.in_event_time = ttl.time is TtlTime.EVENT
+        """True: entries are stamped in event time, not in processing time."""
         self.by_watermark = ttl.expires_by_watermark
         """True: the clock is the watermark, not processing time."""
         self.gaps = _counted(gaps, ttl)
@@ -175,7 +176,7 @@ class LiveTtl:
 
     def stamp(self, access: AccessTimes) -> int:
         """Return the stamp of an entry that is created or renewed now."""
-        return access.timestamp if self._in_event_time else access.processing_time
+        return access.timestamp if self.in_event_time else access.processing_time
 
     def clock(self, access: AccessTimes) -> int:
         """Return the clock that expires entries. Outside of timers an entry is expired when it has reached `expires_at`."""

@@ -57,15 +57,21 @@ class SingleStore(StateStore, ValueCells):
         for key, value in zip(missing, stored, strict=True):
             by_name[key] = Cell(None, 0, stored=False) if value is None else self.decode(value)
 
-    def values_of(self, keys: Sequence[bytes]) -> list[Any]:
-        """Return the values of some keys outside of namespaces, for a state without TTL; None for a key without one."""
+    def values_of(self, keys: Sequence[bytes], clocks: Sequence[int] = ()) -> list[Any]:
+        """Return the values of some keys; None for a key without one. A state with TTL loses those that are expired when its clock is at `clocks` (ms)."""
         for start in range(0, len(keys), _AT_ONCE):
             self.prefetch(keys[start : start + _AT_ONCE])
-        by_name = self.cells.by_name
+        by_name, ttl = self.cells.by_name, self._ttl
+        if ttl is not None:
+            for key, clock in zip(keys, clocks, strict=True):
+                cell = by_name[key]
+                if cell.value is not None and ttl.is_dead_at(clock, cell.stamp, cell.own_ttl):
+                    self.expired += 1
+                    cell.value, cell.dirty = None, True
         return [by_name[key].value for key in keys]
 
     def set_values(self, keys: Sequence[bytes], values: Sequence[Any], timestamps: Sequence[int | None]) -> None:
-        """Set the values of keys that `values_of` has returned; None removes one. Each is stamped with an event time (ms); None keeps the one that it has, and leaves a value that stays the same object unwritten."""
+        """Set the values of keys that `values_of` has returned; None removes one. Each is stamped with a time (ms); None keeps the one that it has, and leaves a value that stays the same object unwritten."""
         by_name = self.cells.by_name
         for key, value, timestamp in zip(keys, values, timestamps, strict=True):
             cell = by_name[key]

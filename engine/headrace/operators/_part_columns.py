@@ -107,7 +107,10 @@ class _Added:
     def __init__(self, result: ResultRecord, fields: _OtherFields, parts: Sequence[Any], columns: KeyedColumns) -> None:
         """Add the records to the parts, which do not change."""
         self._fields = fields
-        self._pieces = None if result.pieces is None else ColumnPieces(result.pieces, columns)
+        self._namespaces = columns.namespaces
+        self._pieces: ColumnPieces[int] | None = None
+        if result.pieces is not None:
+            self._pieces = ColumnPieces(result.pieces, columns.read)
         self.moved = [part.moved for part in parts] if result.counts_moves else []
         """How often values of each part have moved to a piece, where that is counted."""
         self.states: dict[str, list[Any]] = {name: [] for name in fields.names}
@@ -119,7 +122,8 @@ class _Added:
     @property
     def pieces(self) -> Iterable[ChangedValue]:
         """Return the pieces that have changed."""
-        return () if self._pieces is None else self._pieces.changes
+        changed = {} if self._pieces is None else self._pieces.changed
+        return [ChangedValue(key, name, piece, at) for (key, name), (piece, at) in changed.items()]
 
     def _of_key(self, key: int, part: Any, records: Sequence[BundledRecord]) -> Iterator[tuple[str, Any]]:
         """Yield the states of one of the keys by name."""
@@ -128,7 +132,7 @@ class _Added:
             return
         yield from _with_records(part.aggregates, self._fields.uncounted, records)
         row, counted = copied(part), {}
-        for chunk in self._pieces.chunks(key, row, records):
+        for chunk in self._pieces.chunks(key, self._namespaces[key], row, records):
             counted = dict(_with_records(row.aggregates, self._fields.counted, chunk))
             for name, state in counted.items():
                 setattr(row.aggregates, name, state)

@@ -29,7 +29,7 @@ from headrace.operators._event_time import check_in_calendar
 from headrace.operators._part_columns import objects_of
 from headrace.operators._running_fields import Flags, keys_with, retractions
 from headrace.operators._slice_columns import parts_of
-from headrace.operators._window_pieces import moves_of, piece_names, united
+from headrace.operators._window_pieces import ColumnPieces, Places, moves_of, piece_names, united
 from headrace.operators._window_results import WindowResult
 
 if TYPE_CHECKING:
@@ -167,23 +167,18 @@ class SessionedColumns(KeyedColumns):
     parts: Sequence[_Part]
 
 
-class _SessionPieces:
-    """Pieces of the sessions' parts (`_window_pieces`): those that are stored, and behind the records."""
+class _SessionPieces(ColumnPieces[_Session]):
+    """Pieces of the sessions' parts: those that are stored, and behind the records."""
 
     def __init__(self, result: WindowResult, columns: SessionedColumns) -> None:
         """Take the result, and what is stored."""
+        super().__init__(result.pieces, self._stored_pieces)
         self._result, self._columns = result, columns
-        self._changed: dict[tuple[_Session, str], tuple[Any, int]] = {}
 
-    def read(self, places: Sequence[tuple[_Session, str]]) -> list[Any]:
-        """Return the pieces in these namespaces; None where there is none."""
+    def _stored_pieces(self, places: Places[_Session]) -> list[Any]:
+        """Return stored pieces; None for those of a session that is not stored."""
         stored = iter(self._columns.read([(session.number, name) for session, name in places if session.number >= 0]))
-        both = [(place, next(stored) if place[0].number >= 0 else None) for place in places]
-        return [self._changed[place][0] if place in self._changed else piece for place, piece in both]
-
-    def note(self, session: _Session, name: str, piece: Any, at: int) -> None:
-        """Note that a record at `at` (ms) has changed a piece; None for one that is removed."""
-        self._changed[session, name] = piece, at
+        return [next(stored) if session.number >= 0 else None for session, _ in places]
 
     def merge(self, session: _Session, part: Any, other: _Session, merged: Any, at: int) -> None:
         """Merge the pieces of another session's part into those of a part, as a record at `at` (ms) does it."""
@@ -192,27 +187,26 @@ class _SessionPieces:
         for target, names in united(session.name, moves_of(part), other.name, more) if more else ():
             places = [(owners.get(name, session), name) for name in (target, *names)]
             _, *pieces = self.read(places)  # the target only so as to be set
-            for place in places:
-                self.note(*place, None, at)
+            self.changed.update((place, (None, at)) for place in places)
             whole = self._result.create()
             for piece in pieces:
                 whole = self._result.merge(whole, piece)
-            self.note(session, target, whole, at)
+            self.changed[session, target] = whole, at
 
     def whole(self, session: _Session, part: Any) -> Any:
         """Return a session's part with all of its values, and remove its pieces."""
         names = piece_names(session.name, moves_of(part))
         if not names:
             return part
-        pieces = self.read([(session, name) for name in names])
-        for name in names:
-            self.note(session, name, None, session.end - 1)
+        places = [(session, name) for name in names]
+        pieces = self.read(places)
+        self.changed.update((place, (None, session.end - 1)) for place in places)
         divided = self._result.pieces
         return part if divided is None else divided.whole_of(part, pieces)
 
     def changes(self) -> Iterator[ChangedValue]:
         """Yield the changed pieces of the sessions that are read and written."""
-        for (session, name), (piece, at) in self._changed.items():
+        for (session, name), (piece, at) in self.changed.items():
             if session.number >= 0:
                 yield ChangedValue(session.number, name, piece, at)
 
@@ -340,7 +334,7 @@ class SessionColumns:
                 for part, accumulator in zip(of_records, stored.rows, strict=True):
                     accumulators[part.number] = accumulator
                 for number, name, piece, at in stored.pieces:
-                    pieces.note(of_records[number].session, name, piece, at)
+                    pieces.changed[of_records[number].session, name] = piece, at
         return accumulators
 
     def _begun(
@@ -352,10 +346,13 @@ class SessionColumns:
         first, *others = part.merged
         # What no merge has made may share states with a stored accumulator, which must not change.
         whole = accumulators[first.number] if first.merged else deepcopy(accumulators[first.number])
+        changes = [accumulators[other.number].changes for other in part.merged if self._result.pieces is not None]
         for other in others:
             merged = accumulators[other.number]
             pieces.merge(part.session, whole, other.session, merged, part.begun_at)
             whole = self._result.merge(whole, merged)
+        if self._result.pieces is not None:
+            pieces.move_merged(part.session, part.session.name, whole, changes, part.begun_at)
         return whole
 
 

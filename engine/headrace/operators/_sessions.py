@@ -35,7 +35,7 @@ from headrace.operators._triggers import (
     shown_early,
 )
 from headrace.operators._value_types import are_equal
-from headrace.operators._window_pieces import DividedParts, moves_of, stays
+from headrace.operators._window_pieces import DividedParts, merge_parts, moves_of, stays
 from headrace.operators._window_results import (
     EARLY,
     WindowResult,
@@ -281,7 +281,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction
             if others := [old.name for old in joined[1:]]:
                 await self._merge_waiting(name, others, waiting, bundle)
                 bundle.work_on(record)
-                await DividedParts.merge(self.accumulators, name, others)
+                await self._merge_rows(name, others)
                 for other in others:
                     del spans[other]
             if spans.get(name) != span:
@@ -493,9 +493,16 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction
 
     async def _merge_parts(self, name: str, others: Sequence[str]) -> None:
         """Move what is stored of the records of other sessions to the session `name`."""
-        await DividedParts.merge(self.accumulators, name, others)
+        await self._merge_rows(name, others)
         if self._rows is not None:
             await self.rows.merge_namespaces(name, others)
+
+    async def _merge_rows(self, name: str, others: Sequence[str]) -> None:
+        if self._divided is not None:
+            await self._divided.merge(self.accumulators, name, others)
+            return
+        rows = await self.accumulators.get_namespaces((name, *others))
+        await merge_parts(self.accumulators, name, others, rows)
 
     async def _put(self, session: Live, ctx: Context) -> None:
         """Write a session, and register its timers."""

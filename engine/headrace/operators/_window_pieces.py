@@ -13,13 +13,13 @@ Values move at a change, by the number of changes before it alone: so pieces do 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
-from headrace.api.batches import Bundle, BundledRecord, ChangedValue, KeyedColumns
+from headrace.api.batches import Bundle, BundledRecord
 from headrace.api.states import AggregatingState
 from headrace.operators._accumulators import BundledChanges, Change
 from headrace.operators._window_results import PartPieces, PartUpdate, WindowResult
@@ -45,6 +45,11 @@ def stays(row: Any, records: int, *, retracts: bool = False) -> bool:
 def _is_due(pieces: PartPieces, row: Any) -> bool:
     """Return whether the values of a row move at the next change."""
     return row.changes % CHANGES == 0 and row.changes > 0 and pieces.is_full(row)
+
+
+def _is_due_merged(pieces: PartPieces, row: Any, merged: Sequence[int]) -> bool:
+    """Return whether the values of a row move that parts with so many changes have merged into: together they reach a further multiple."""
+    return sum(merged) // CHANGES > sum(changes // CHANGES for changes in merged) and pieces.is_full(row)
 
 
 def _until_due(row: Any) -> int:
@@ -92,18 +97,14 @@ class DividedParts:
             await self.end(state, name, pieces)
             done += len(chunk)
 
-    @staticmethod
-    async def merge(state: PartState, name: str, others: Sequence[str]) -> None:
-        """Merge other parts into the part `name`."""
+    async def merge(self, state: PartState, name: str, others: Sequence[str]) -> None:
+        """Merge other parts into the part `name`, and move its values if they have become too many."""
         rows = await state.get_namespaces((name, *others))
-        moved = moves_of(rows.get(name))
-        for other in others:
-            more = moves_of(rows.get(other))
-            for target, merged in united(name, moved, other, more) if more else ():
-                await state.namespace(target).clear()  # as in `_move`
-                await state.merge_namespaces(target, merged)
-            moved += more
-        await state.merge_namespaces(name, others)
+        changes = [row.changes for row in rows.values()]
+        await merge_parts(state, name, others, rows)
+        row = await state.namespace(name).get()
+        if row is not None and _is_due_merged(self._pieces, row, changes):
+            await self._move(state, name, row)
 
     async def _pieces_of(self, state: PartState, name: str, row: Any) -> Pieces:
         """Return the pieces of a row, the earliest first."""
@@ -132,39 +133,63 @@ class DividedParts:
             await state.namespace(piece).clear()
 
 
-class ColumnPieces:
-    """Divides the parts of records as columns, as `DividedParts` does. What is stored does not change: `changes` has all changes of pieces."""
+async def merge_parts(state: PartState, name: str, others: Sequence[str], rows: Mapping[str, Any]) -> None:
+    """Merge other parts into the part `name`: their rows, which are given, and their pieces."""
+    moved = moves_of(rows.get(name))
+    for other in others:
+        more = moves_of(rows.get(other))
+        for target, merged in united(name, moved, other, more) if more else ():
+            await state.namespace(target).clear()  # as in `_move`
+            await state.merge_namespaces(target, merged)
+        moved += more
+    await state.merge_namespaces(name, others)
 
-    def __init__(self, pieces: PartPieces, columns: KeyedColumns) -> None:
-        """Take how parts are divided, and the records by key and namespace."""
+
+Owner = TypeVar("Owner", bound=Hashable)
+"""What has a part: a namespace of it belongs to no other."""
+Places = Sequence[tuple[Owner, str]]
+"""Namespaces of parts."""
+
+
+class ColumnPieces(Generic[Owner]):
+    """Divides the parts of records as columns, as `DividedParts` does. What is stored does not change: `changed` has all changes of pieces."""
+
+    def __init__(self, pieces: PartPieces | None, stored: Callable[[Places[Owner]], Sequence[Any]]) -> None:
+        """Take how parts are divided (None: they never are), and the function that reads stored pieces."""
         self._pieces = pieces
-        self._columns = columns
-        self._changed: dict[tuple[int, str], tuple[Any, int]] = {}
+        self._stored = stored
+        self.changed: dict[tuple[Owner, str], tuple[Any, int]] = {}
+        """The changed pieces, None for those that are removed, and the event time of the last record that changed each (ms)."""
 
-    @property
-    def changes(self) -> Iterator[ChangedValue]:
-        """Return the pieces that have changed; None for those that are removed."""
-        for (key, name), (piece, at) in self._changed.items():
-            yield ChangedValue(key, name, piece, at)
+    def read(self, places: Places[Owner]) -> list[Any]:
+        """Return the pieces in some places; None where there is none."""
+        both = zip(places, self._stored(places), strict=True)
+        return [self.changed[place][0] if place in self.changed else piece for place, piece in both]
 
-    def chunks(self, key: int, row: Any, records: Sequence[BundledRecord]) -> Iterator[Sequence[BundledRecord]]:
-        """Yield the records of one of the keys, and move values of its row between them. The caller adds their values to the row in place."""
+    def chunks(
+        self, owner: Owner, name: str, row: Any, records: Sequence[BundledRecord]
+    ) -> Iterator[Sequence[BundledRecord]]:
+        """Yield the records of a part, and move values of its row between them. The caller adds their values to the row in place."""
         done = 0
         while done < len(records):
-            if _is_due(self._pieces, row):
-                self._move(key, row, records[done].timestamp)
+            if self._pieces is not None and _is_due(self._pieces, row):
+                self._move(self._pieces, owner, name, row, records[done].timestamp)
             chunk = records[done : done + _until_due(row)]
             yield chunk
             row.rows += len(chunk)
             done += len(chunk)
 
-    def _move(self, key: int, row: Any, at: int) -> None:
-        target, merged = _target(self._columns.namespaces[key], row.moved)
-        stored = self._columns.read([(key, name) for name in (*merged, target)])  # the target only so as to be set
-        earlier = [self._changed.get((key, name), (piece, at))[0] for name, piece in zip(merged, stored, strict=False)]
-        self._changed.update(((key, name), (None, at)) for name in merged)
-        self._changed[key, target] = self._pieces.piece_of(self._pieces.whole_of(row, earlier)), at
-        self._pieces.rest_of(row)
+    def move_merged(self, owner: Owner, name: str, row: Any, merged: Sequence[int], at: int) -> None:
+        """Move the values of a row, at the time of a record (ms), if parts with so many changes have merged into one that has to."""
+        if self._pieces is not None and _is_due_merged(self._pieces, row, merged):
+            self._move(self._pieces, owner, name, row, at)
+
+    def _move(self, pieces: PartPieces, owner: Owner, name: str, row: Any, at: int) -> None:
+        target, merged = _target(name, row.moved)
+        *earlier, _ = self.read([(owner, piece) for piece in (*merged, target)])  # the target only so as to be set
+        self.changed.update(((owner, piece), (None, at)) for piece in merged)
+        self.changed[owner, target] = pieces.piece_of(pieces.whole_of(row, earlier)), at
+        pieces.rest_of(row)
 
 
 def copied(row: Any) -> Any:

@@ -298,6 +298,26 @@ def test_change_of_many_values_writes_few(windows):
     assert harness.live("keyed_state") == []
 
 
+@pytest.mark.parametrize("burst", [511, 400, 10])
+@pytest.mark.parametrize("by_columns", [True, False])
+def test_session_that_grows_by_merges_writes_few(burst, by_columns):
+    """Each burst is a session of its own, until one more record joins it to the others."""
+    enabled = {"execution": {"async-state": {"enabled": by_columns}}}
+    harness = PipelineHarness(stream_of(Session(ms(1000))).sink("prices"), job=enabled)
+    for number in range(30):
+        at, first = number * 1500, number * (burst + 1)
+        bids = [Bid("a", at, price, "x") for price in range(first, first + burst)]
+        harness.feed("bids", [*bids, *([Bid("a", at - 750, first + burst, "x")] if number else [])])
+        harness.run()
+    rows = [
+        row for row in harness.live("keyed_state") if "accumulators" in row["state"] and " " not in row["namespace"]
+    ]
+    assert [len(row["value"]) < 1500 * len('"9999":1,') for row in rows] == [True]
+    harness.run(end_of_input=True)
+    assert [row.prices for row in harness.sink("prices")] == [30 * (burst + 1) - 1]
+    assert harness.live("keyed_state") == []
+
+
 def test_whole_set_of_earlier_code_goes_on():
     function = stream_of(SLICED[0]).operators[-1].function
     with rows_of(10_000), KeyedHarness(function, key=attrgetter("item")) as harness:

@@ -362,7 +362,7 @@ class ColumnResults:
 
 @dataclass(frozen=True, slots=True)
 class FiredColumns:
-    """What timers emit, and the values of the state that they remove, all of which have been read."""
+    """Results of timers, and the values of the state that they remove, all of which have been read."""
 
     emitted: EmittedColumns
     removed: NamespaceColumns

@@ -67,9 +67,9 @@ class FiredWindows:
 
     def _at_once(self, due: DueColumns) -> Iterator[Numbers]:
         """Yield the places of timers in parts that fit into memory, each with all timers of its keys."""
-        moments, moment_of_timer = np.unique(due.timers.timestamps, return_inverse=True)
-        slices = np.array([len(self._times.names_of(at + 1)) for at in moments.tolist()], np.int64)
-        rows = np.bincount(due.timers.key_numbers, slices[moment_of_timer], len(due.keys))
+        times, time_of_timer = np.unique(due.timers.timestamps, return_inverse=True)
+        slices = np.array([len(self._times.names_of(at + 1)) for at in times.tolist()], np.int64)
+        rows = np.bincount(due.timers.key_numbers, slices[time_of_timer], len(due.keys))
         if rows.max(initial=0) > MOST_ROWS:
             raise NotInColumnsError
         part = (np.cumsum(rows) // MOST_ROWS)[due.timers.key_numbers]
@@ -108,9 +108,9 @@ class _Windows:
 
     def __init__(self, due: DueColumns, times: SliceTimes) -> None:
         """Read the slices. Raises `NotInColumnsError` for parts in pieces, and where a window has a slice that an earlier one frees."""
-        moments, self.end_of_timer = np.unique(due.timers.timestamps, return_inverse=True)
+        fired_at, self.end_of_timer = np.unique(due.timers.timestamps, return_inverse=True)
         """For each timer, the place of its window's end."""
-        self.ends: list[int] = (moments + 1).tolist()
+        self.ends: list[int] = (fired_at + 1).tolist()
         """Different ends of windows (ms)."""
         names_of = [*map(times.names_of, self.ends)]
         self._names = [*dict.fromkeys(chain.from_iterable(names_of))]

@@ -92,8 +92,8 @@ def _together(
     names = sorted({*with_timers})
     number_of = {name: number for number, name in enumerate(names)}
     numbers = np.array([number_of[name] for name in with_timers], np.int64)
-    moments = np.array([timer.timestamp for timer in registered], np.int64)
-    times, time_of_timer = np.unique(np.concatenate([due.timestamps, moments]), return_inverse=True)
+    stamps = np.array([timer.timestamp for timer in registered], np.int64)
+    times, time_of_timer = np.unique(np.concatenate([due.timestamps, stamps]), return_inverse=True)
     of_timer = np.concatenate([numbers[owner_of_due], numbers[len(owners) :]])
     if not names:
         return names, _NO_TIMERS

@@ -152,9 +152,7 @@ def test_windows_of_all_keys_fire_together(windows, result, tmp_path):
 def test_keys_of_several_fields_fire_together():
     sales = Pipeline("shop").source("sales", Sale, event_time="at").key_by("shop", "article")
     harness = PipelineHarness(sales.window(Hopping(ms(4), ms(2))).aggregate("totals", Pair).sink("log"), bucket=3)
-    harness.feed(
-        "sales", [Sale(shop, at, 1, 1.0, article, is_new=False) for at in range(9) for shop, article in ["ab", "ac"]]
-    )
+    harness.feed("sales", [Sale("a", at, 1, 1.0, name, is_new=False) for at in range(9) for name in ("b", "c")])
     with mock.patch.object(SlicedAggregation, "on_timers", side_effect=AssertionError("fires key by key")):
         harness.run(end_of_input=True)
     counts = {2: 2, 4: 4, 6: 4, 8: 4, 10: 3, 12: 1}

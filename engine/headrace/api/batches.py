@@ -269,9 +269,9 @@ class EmittedColumns:
     """Emitted records in the order of `collect`."""
 
     rows: pa.Int64Array
-    """For each result, the place of the record that it belongs to."""
+    """For each result, the place of the record, or of the timer, that it belongs to."""
     indices: pa.Int32Array
-    """For each result, its number among those of the same record: 0 or 1."""
+    """For each result, its number among those of the same record or timer: 0 or 1."""
     timestamps: pa.Int64Array
     kinds: pa.Int32Array
     records: pa.StructArray
@@ -283,6 +283,35 @@ class ColumnTimer(NamedTuple):
     key: int
     timestamp: int
     namespace: str = ""
+
+
+class TimerColumns(NamedTuple):
+    """Timers of event time without a namespace, as columns: the places of their keys among the `keys`, and their times (ms)."""
+
+    key_numbers: npt.NDArray[np.int64]
+    timestamps: npt.NDArray[np.int64]
+
+
+class NamespaceColumns(NamedTuple):
+    """Namespaces of some of the `keys`, as columns: the places of the keys, and the names. None is empty."""
+
+    key_numbers: npt.NDArray[np.int64]
+    names: pa.StringArray
+
+
+@dataclass(frozen=True, slots=True)
+class DueColumns:
+    """Timers that watermarks of a micro-batch fire, behind all records of their keys, in the order of their places."""
+
+    keys: Sequence[bytes]
+    """Different keys, as JSON, in the order of their bytes."""
+    timers: TimerColumns
+    result_type: pa.StructType
+    """Type of the emitted records as columns."""
+    key_of: Callable[[bytes], Any]
+    """Function that returns one of the `keys` as `ctx.key` has it."""
+    read: Callable[[NamespaceColumns], list[Any]]
+    """Function that returns the values of the state in some namespaces."""
 
 
 class FiredTimer(NamedTuple):
@@ -327,10 +356,20 @@ class ColumnResults:
     timers: Iterable[ColumnTimer] = ()
     deleted_timers: Iterable[ColumnTimer] = ()
     fired: Iterable[FiredTimer] = ()
+    due: TimerColumns | None = None
+    """Further timers, which the records register and the `last_watermark` fires: only where the function `fires_columns`. They may be stored."""
     entries: Iterable[ChangedEntry] = ()
     others: Iterable[ChangedValue] = ()
     timestamps: Sequence[int | None] | None = None
     """Event time of the last record that wrote each value (ms), None if none of these has. If left out: that of the key's last record."""
+
+
+@dataclass(frozen=True, slots=True)
+class FiredColumns:
+    """Results of timers, and the values of the state that they remove, all of which have been read."""
+
+    emitted: EmittedColumns
+    removed: NamespaceColumns
 
 
 class ColumnFunction(abc.ABC):
@@ -365,3 +404,12 @@ class ColumnFunction(abc.ABC):
     @abc.abstractmethod
     def process_columns(self, columns: KeyedColumns, /) -> ColumnResults | None:
         """Return the results of the records; None if they have to be processed one by one. Changes nothing."""
+
+    @property
+    def fires_columns(self) -> bool:
+        """Return whether timers of event time without a namespace may fire together, with `fire_columns`. By default they may not."""
+        return False
+
+    def fire_columns(self, due: DueColumns, /) -> FiredColumns | None:
+        """Return what timers of many keys do; None if they have to fire key by key. Changes nothing."""
+        raise NotImplementedError

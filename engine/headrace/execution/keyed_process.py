@@ -53,7 +53,7 @@ from headrace.execution.requests import AsyncExecutor
 from headrace.execution.statistics import KeyedProcessStatistics
 from headrace.interrupts import is_interrupt
 from headrace.options import AsyncStateOptions, KeyOrder
-from headrace.records.order import caused_at, visit_order
+from headrace.records.order import caused_at, timers_begin, visit_order
 from headrace.state.backend import EntryChange, StateBackend, within
 from headrace.state.broadcast import BROADCAST_KEY, BroadcastStore
 from headrace.state.cleanup import CLEANUP_DOMAINS, TtlCleanup
@@ -388,6 +388,12 @@ class KeyedProcess:
         """Count records that were processed as columns, and late ones among them."""
         self._records += records
         self._loop.late += late
+
+    def places_of_timers(self, times: Sequence[int], watermarks: Sequence[Watermark]) -> list[bytes]:
+        """Return how the places begin of timers at some times (ms) that `watermarks`, all of the slice in their order, fire: up to their keys."""
+        known = [watermark.timestamp for watermark in watermarks]
+        orders = (watermarks[bisect.bisect_left(known, time)].order for time in times)
+        return [timers_begin(order, time, self._stage) for order, time in zip(orders, times, strict=True)]
 
     def fire(self, fired: Iterable[FiredTimer], watermarks: Sequence[Watermark]) -> None:
         """Emit what timers emit that `watermarks`, all of the slice in their order, fire, and that are never stored."""

@@ -75,7 +75,7 @@ class Layout:
     @property
     def ends(self) -> Numbers:
         """Return the place of each key's last row."""
-        return np.append(self.starts[1:], len(self.order)) - 1
+        return np.append(self.starts, len(self.order))[1:] - 1
 
     @property
     def is_stored(self) -> Flags:
@@ -128,6 +128,11 @@ class RunningField:
         return self.values.take(pa.array(places if self.best is None else self.best[places]))
 
 
+MergedField = Callable[[Layout, Sequence[Any], pa.Array, pa.DataType], pa.Array]
+"""Function of a layout of states by key, of different states, of their places in the order of arrival, and of the results' type.
+
+It returns the result of each key's states, merged in this order.
+"""
 FieldInColumns = Callable[[Layout, Sequence[Any], pa.Array | None, pa.Array], RunningField]
 """Function of the layout, the stored states, the records' values and their times."""
 
@@ -139,6 +144,22 @@ def _count(layout: Layout, stored: Sequence[Any], values: pa.Array | None, times
     return RunningField(pa.array(running), lambda places: running[places].tolist(), always_changes=values is None)
 
 
+def _merged_counts(layout: Layout, states: Sequence[Any], places: pa.Array, kind: pa.DataType) -> pa.Array:
+    return _sums(layout, pa.array(states, kind).take(places))
+
+
+def _sums(layout: Layout, numbers: pa.Array) -> pa.Array:
+    """Return the sum of the numbers of each key. Raises `NotInColumnsError` where it might leave 64 bits on its way."""
+    _check_sum(numbers.to_numpy())
+    nothing = [0] * len(layout.starts)
+    return pa.array(layout.running_sum(layout.placed(nothing, numbers).to_numpy())[layout.ends])
+
+
+def _check_sum(numbers: Numbers) -> None:
+    if float(np.abs(numbers.astype(np.float64)).sum()) >= LARGEST_SUM:
+        raise NotInColumnsError
+
+
 def _total(layout: Layout, stored: Sequence[Any], values: pa.Array, *, as_float: bool) -> tuple[Any, Numbers, pa.Array]:
     """Return the running totals as a list or an array, the numbers of values, and the totals as the result shows them."""
     counts = layout.placed([total.values for total in stored], values.is_valid().cast(pa.int64())).to_numpy()
@@ -148,8 +169,7 @@ def _total(layout: Layout, stored: Sequence[Any], values: pa.Array, *, as_float:
         if any(type(total) is not int for total in totals):
             raise NotInColumnsError
         added = layout.placed(totals, pc.fill_null(values, 0)).to_numpy()
-        if float(np.abs(added.astype(np.float64)).sum()) >= LARGEST_SUM:
-            raise NotInColumnsError
+        _check_sum(added)
         running = layout.running_sum(added)
         return running, number, pa.array(running.astype(np.float64) if as_float else running)
     summed = _summed_in_order(layout, totals, values)
@@ -201,8 +221,7 @@ def _decimal_sum(layout: Layout, stored: Sequence[Any], values: pa.Array | None,
     added = layout.placed(
         [_unscaled_total(total, scale) for total in stored], pc.fill_null(_unscaled(values), 0)
     ).to_numpy()
-    if float(np.abs(added.astype(np.float64)).sum()) >= LARGEST_SUM:
-        raise NotInColumnsError
+    _check_sum(added)
     running = layout.running_sum(added)
     shown = _scaled(running, scale)
     results = pc.if_else(pa.array(number != 0), shown, pa.scalar(None, shown.type))
@@ -214,6 +233,51 @@ def _decimal_sum(layout: Layout, stored: Sequence[Any], values: pa.Array | None,
         ]
 
     return RunningField(results, states)
+
+
+def _merged_totals(layout: Layout, states: Sequence[Any], places: pa.Array, kind: pa.DataType) -> pa.Array:
+    return _where_any(_merged_values(layout, states, places), _totals(layout, states, places).cast(kind, safe=False))
+
+
+def _totals(layout: Layout, states: Sequence[Any], places: pa.Array) -> pa.Array:
+    """Return the merged totals of each key, also where they have no values."""
+    totals = [total.total for total in states]
+    if all(type(total) is int for total in totals):
+        return _sums(layout, pa.array(totals, pa.int64()).take(places))
+    if any(type(total) is int and total for total in totals):
+        raise NotInColumnsError
+    return _merged_in_order(layout, pa.array(totals, pa.float64()).take(places))
+
+
+def _merged_in_order(layout: Layout, totals: pa.Array) -> pa.Array:
+    """Return the sum of each key's floats, which depends on the order in which they are added."""
+    placed = layout.placed([0.0] * len(layout.starts), totals).to_numpy()
+    numbers = layout.ends - layout.starts
+    sums = np.zeros(len(numbers))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for number in range(1, int(numbers.max(initial=0)) + 1):
+            has = numbers >= number
+            sums[has] += placed[layout.starts[has] + number]
+    if not np.isfinite(sums).all():
+        raise NotInColumnsError
+    return pa.array(np.where(numbers == 1, placed[layout.ends], sums))  # a sum of -0.0 alone is no 0.0
+
+
+def _merged_means(layout: Layout, states: Sequence[Any], places: pa.Array, kind: pa.DataType) -> pa.Array:
+    totals, numbers = _totals(layout, states, places), _merged_values(layout, states, places)
+    if pa.types.is_integer(totals.type) and np.abs(totals.to_numpy()).max(initial=0) >= _EXACT_FLOAT:
+        raise NotInColumnsError
+    return pc.divide(_where_any(numbers, totals.cast(kind)), numbers.cast(kind))
+
+
+def _merged_values(layout: Layout, states: Sequence[Any], places: pa.Array) -> pa.Array:
+    """Return the number of values of each key."""
+    return _sums(layout, pa.array([total.values for total in states], pa.int64()).take(places))
+
+
+def _where_any(numbers: pa.Array, results: pa.Array) -> pa.Array:
+    """Return results, null where they have no values."""
+    return pc.if_else(pc.not_equal(numbers, 0), results, pa.scalar(None, results.type))
 
 
 def _unscaled_total(total: DecimalTotal, scale: int) -> int:
@@ -260,6 +324,25 @@ def _extreme(*, takes_larger: bool) -> FieldInColumns:
         return RunningField(placed, lambda places: placed.take(pa.array(best[places])).to_pylist(), best)
 
     return running
+
+
+def _merged_extremes(*, takes_larger: bool) -> MergedField:
+    def merged(layout: Layout, states: Sequence[Any], places: pa.Array, kind: pa.DataType) -> pa.Array:
+        nothing = [None] * len(layout.starts)
+        values = pa.array(states, kind).take(places)
+        return _extreme(takes_larger=takes_larger)(layout, nothing, values, places).results(layout.ends)
+
+    return merged
+
+
+def _merged_by_time(*, takes_later: bool) -> MergedField:
+    def merged(layout: Layout, states: Sequence[Any], places: pa.Array, kind: pa.DataType) -> pa.Array:
+        nothing = [None] * len(layout.starts)
+        times = pa.array([0 if state is None else state[0] for state in states], pa.int64()).take(places)
+        values = pa.array([None if state is None else state[1] for state in states], kind).take(places)
+        return _by_time(takes_later=takes_later)(layout, nothing, values, times).results(layout.ends)
+
+    return merged
 
 
 def _by_time(*, takes_later: bool) -> FieldInColumns:
@@ -330,6 +413,23 @@ _MAKERS: dict[type[Accumulator], FieldInColumns] = {
     DecimalSum: _decimal_sum,
     FirstAccumulator: _by_time(takes_later=False),
     LastAccumulator: _by_time(takes_later=True),
+}
+
+
+def merged_field(field: AggregatedField) -> MergedField | None:
+    """Return what merges the states of a field as columns; None for aggregates, or values, where columns would not give the same bits."""
+    accumulator = field.accumulator
+    if type(accumulator) is ExtremeAccumulator:
+        return _merged_extremes(takes_larger=accumulator.takes_larger)
+    return _MERGING.get(type(accumulator))
+
+
+_MERGING: dict[type[Accumulator], MergedField] = {
+    CountAccumulator: _merged_counts,
+    SumAccumulator: _merged_totals,
+    AvgAccumulator: _merged_means,
+    FirstAccumulator: _merged_by_time(takes_later=False),
+    LastAccumulator: _merged_by_time(takes_later=True),
 }
 
 

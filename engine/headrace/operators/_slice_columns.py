@@ -10,8 +10,9 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from headrace.api.batches import ColumnResults, ColumnTimer, KeyedColumns
+from headrace.api.batches import ColumnResults, ColumnTimer, KeyedColumns, TimerColumns
 from headrace.operators._event_time import check_in_calendar
+from headrace.operators._fired_windows import expanded
 from headrace.operators._part_columns import PartColumns, StoredParts, by_key
 from headrace.operators._result_record import ResultRecord
 from headrace.operators._running_fields import Flags, keys_with, retractions
@@ -25,9 +26,15 @@ TimersOf = Callable[[int], Sequence[tuple[int, str]]]
 class SliceColumns:
     """Adds records to slices. No window of theirs has fired before them: so each window has all its records when its timer fires."""
 
-    def __init__(self, times: SliceTimes, result: WindowResult, timers_of: TimersOf, lateness: int) -> None:
-        """Take the times of the windows, their result, the function that returns the timers of a new slice, and the lateness in ms."""
+    def __init__(
+        self, times: SliceTimes, result: WindowResult, timers_of: TimersOf, lateness: int, *, fires: bool
+    ) -> None:
+        """Take the times of the windows, their result, the function that returns the timers of a new slice, and the lateness in ms.
+
+        `fires` says that timers may fire together.
+        """
         self._times = times
+        self._fires = fires
         self._parts = parts_of(result)
         self._timers_of = timers_of
         self._lateness = lateness
@@ -60,8 +67,21 @@ class SliceColumns:
         with contextlib.suppress(Exception):
             self._check(columns)
             parts = self._parts(columns)
+            if self._fires and columns.last_watermark is not None:
+                due, timers = self._until(columns, columns.last_watermark)
+                return ColumnResults(parts.rows, others=parts.pieces, timers=timers, due=due)
             return ColumnResults(parts.rows, others=parts.pieces, timers=[*self._timers(columns)])
         return None
+
+    def _until(self, columns: KeyedColumns, watermark: int) -> tuple[TimerColumns, list[ColumnTimer]]:
+        """Return the timers of new slices that are due at a watermark (ms), and the others."""
+        names = {name: number for number, name in enumerate(dict.fromkeys(columns.namespaces))}
+        new = np.array([number for number, part in enumerate(columns.values) if part is None], np.int64)
+        name_of_new = np.array([names[columns.namespaces[number]] for number in new.tolist()], np.int64)
+        rows, times = expanded([[at for at, _ in self._timers_of(int(name))] for name in names], name_of_new)
+        is_due, slices = times <= watermark, new[rows]
+        later = zip(slices[~is_due].tolist(), times[~is_due].tolist(), strict=True)
+        return TimerColumns(slices[is_due], times[is_due]), [ColumnTimer(*timer) for timer in later]
 
     def _check(self, columns: KeyedColumns) -> None:
         for start in {*columns.namespaces}:

@@ -19,6 +19,8 @@ from headrace.api.batches import (
     BundleFunction,
     ColumnFunction,
     ColumnResults,
+    DueColumns,
+    FiredColumns,
     KeyedColumns,
     TimerBundle,
 )
@@ -58,6 +60,7 @@ from headrace.operators._window_results import (
 )
 
 if TYPE_CHECKING:
+    from headrace.operators._fired_windows import FiredWindows
     from headrace.operators._running_fields import Flags
     from headrace.operators._slice_columns import SliceColumns
 
@@ -162,7 +165,8 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
     def _columns(self) -> SliceColumns:
         from headrace.operators._slice_columns import SliceColumns
 
-        return SliceColumns(self._times, self._window_result, self._timers_of, self._lateness)
+        fires = self.fires_columns
+        return SliceColumns(self._times, self._window_result, self._timers_of, self._lateness, fires=fires)
 
     @property
     def takes_columns(self) -> bool:
@@ -180,6 +184,22 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
     def process_columns(self, columns: KeyedColumns, /) -> ColumnResults | None:
         """Add records to their slices; return None if they have to be added one by one."""
         return self._columns.results(columns)
+
+    @cached_property
+    def _fired_windows(self) -> FiredWindows | None:
+        from headrace.operators._fired_windows import FiredWindows
+
+        return FiredWindows.of(self._times, self._window_result) if self.takes_timers else None
+
+    @property
+    def fires_columns(self) -> bool:
+        """Return whether windows of many keys may fire together: where those of one may, and columns can merge the result."""
+        return self._fired_windows is not None
+
+    def fire_columns(self, due: DueColumns, /) -> FiredColumns | None:
+        """Return the results of windows, and the slices that no later window has; None if they have to fire key by key."""
+        windows = self._fired_windows
+        return None if windows is None else windows.fired(due)
 
     async def process_bundle(self, bundle: Bundle, ctx: Context, /) -> None:
         """Add records to their slices, with one read and one write for each slice. No window of theirs has fired: none is late."""

@@ -34,6 +34,8 @@ _ORDINAL = struct.Struct(">Q")
 _INDEX = struct.Struct(">I")
 FIRST_OUTPUT = _INDEX.pack(0)
 """End of the place of an element's first output."""
+END_OF_KEY = b"\x00"
+"""End of the place of a timer without a namespace."""
 _TIMER = struct.Struct(">QB")
 _TICK = struct.Struct(">BQ")
 _TIME = struct.Struct(">Q")
@@ -81,6 +83,11 @@ def timer_order(watermark: bytes, timestamp: int, key_json: bytes, stage: int = 
     return b"%b\xff%b%b" % (_last_before(watermark), time, _owner(key_json, namespace))
 
 
+def timers_begin(watermark: bytes, timestamp: int, stage: int) -> bytes:
+    """Return how the places begin that `timer_order` gives to all timers of a time: the key and `END_OF_KEY` follow."""
+    return timer_order(watermark, timestamp, b"", stage).removesuffix(END_OF_KEY)
+
+
 def before_timers(watermark: bytes) -> bytes:
     """Return the place right before all timers fired by the watermark at this place, and after everything before it."""
     return _last_before(watermark) + b"\xfe" if watermark != _FIRST else b""
@@ -125,4 +132,4 @@ def processing_timer_order(
 
 def _owner(key_json: bytes, namespace: str) -> bytes:
     # The index of an output follows. Its first byte is 0: less than that of any namespace.
-    return b"%b\x00%b\x00" % (key_json, namespace.encode()) if namespace else key_json + b"\x00"
+    return b"%b\x00%b\x00" % (key_json, namespace.encode()) if namespace else key_json + END_OF_KEY

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import crash_points
-from headrace.api.batches import ColumnFunction, ColumnResults, EmittedColumns, KeyedColumns
+from headrace.api.batches import ColumnFunction, ColumnResults, KeyedColumns, TimerColumns
 from headrace.api.functions import KeyedBroadcastFunction
 from headrace.api.graph import AsyncWait, Process, UpsertMaterialize
 from headrace.api.types import output_type
@@ -37,7 +37,7 @@ from headrace.execution.keyed_process import KeyedProcess
 from headrace.log.progress import TaskProgress
 from headrace.plan.loader import plan_of
 from headrace.plan.stages import KeyedStage, Plan
-from headrace.records.order import CAUSE_SIZE, caused_at, output_order, processing_time_order, record_order
+from headrace.records.order import CAUSE_SIZE, caused_at, processing_time_order, record_order
 from headrace.records.record_columns import struct_type, to_struct_array
 from headrace.run.async_stage import AsyncStage
 from headrace.run.backend import TaskBackend, open_backend
@@ -45,7 +45,8 @@ from headrace.run.flow import laid
 from headrace.run.materializer_stage import MaterializerWork, Needed, needed_rows
 from headrace.run.messages import KeyedTask, TaskReport
 from headrace.run.output import TaskOutput, columnar
-from headrace.run.rows import ROWS_AT_ONCE, ColumnarRows, Rows, Taker, Takes, elements_of, handed_on, joined
+from headrace.run.rows import ROWS_AT_ONCE, ColumnarRows, Rows, Taker, Takes, elements_of, handed_on, joined, placed
+from headrace.run.timers_together import TimersTogether
 from headrace.run.watch import StopSign, TaskNotes, keyed_stage
 from headrace.state.backend import EntryChange, within
 from headrace.state.broadcast import BroadcastRow
@@ -79,11 +80,14 @@ class ColumnWork:
     def run(self, batches: list[pa.RecordBatch], *, are_all: bool = True) -> Taken:
         """Set the state of the function and its timers behind the records of `batches`, but for those that are left.
 
-        `are_all` says that no records of the micro-batch come behind these. Empties the list: else all records are there twice.
+        `are_all` says that no records of the micro-batch come behind these: then timers of other keys fire, too, where they may fire
+        together. Empties the list: else all records are there twice.
         """
         function = self.operator.function
-        if not (isinstance(function, ColumnFunction) and batches):
+        if not isinstance(function, ColumnFunction):
             return Taken(None, batches)
+        if not batches:
+            return Taken(self._fired(function, [], None, ()) if are_all else None, batches)
         try:
             rows = pa.concat_batches(batches)
         except pa.ArrowInvalid:  # 2 GiB of text, more than a column can hold
@@ -101,14 +105,27 @@ class ColumnWork:
             is_left = pa.array(singly[columns.key_numbers.to_numpy()])
             rows, left = rows.filter(pc.invert(is_left)), _batches(rows.filter(is_left))
             columns = self._columns(rows, are_all=are_all)
-        results = self._process(columns, function)
-        if results is None:
+        processed = self._process(columns, function)
+        if processed is None:
             return None
+        keys, results = processed
         emitted = results.emitted
-        return Taken(None if emitted is None else _placed(emitted, rows["order"], self._output), left)
+        if emitted is not None:
+            return Taken(placed(emitted, rows["order"], self._output), left)
+        return Taken(self._fired(function, keys, results.due, left) if are_all else None, left)
 
-    def _process(self, columns: KeyedColumns, function: ColumnFunction) -> ColumnResults | None:
-        """Set the state of the function and its timers, and return its results; None if the records have to be processed one by one."""
+    def _fired(
+        self, function: ColumnFunction, keys: Sequence[bytes], due: TimerColumns | None, left: Iterable[pa.RecordBatch]
+    ) -> ColumnarRows | None:
+        """Fire the timers of all keys but those of records that are left, if they may fire together; return what they emit."""
+        store = self._store(SingleStore)
+        if not function.fires_columns or store is None or not self.watermarks:
+            return None
+        firing = TimersTogether(self.process, function, store, sorted(self.watermarks), self._output)
+        return firing.fire(keys, due, {key for batch in left for key in batch["key"].unique().to_pylist()})
+
+    def _process(self, columns: KeyedColumns, function: ColumnFunction) -> tuple[Sequence[bytes], ColumnResults] | None:
+        """Set the state of the function and its timers; return keys and results; None if the records have to be processed one by one."""
         store, given = self._store(SingleStore), self._with_entries(columns)
         taken = None if given is None else function.in_namespaces(given)
         if store is None or taken is None or len(taken.keys) > store.cache_limit:
@@ -133,7 +150,7 @@ class ColumnWork:
             self._change(columns.keys, results)
             late = columns.timestamps.to_numpy() <= columns.watermarks
             self.process.count(len(late), int(late.sum()))
-        return results
+        return None if results is None else (keys, results)
 
     def _clocks(self, columns: KeyedColumns, ttl: LiveTtl | None) -> Sequence[int]:
         """Return the time by which the value of each key may have expired before its first record (ms)."""
@@ -239,13 +256,6 @@ def _last_times(columns: KeyedColumns) -> list[int]:
 def _batches(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
     """Return rows in batches of as many as become records at once."""
     return [rows.slice(start, ROWS_AT_ONCE) for start in range(0, len(rows), ROWS_AT_ONCE)]
-
-
-def _placed(results: EmittedColumns, orders: pa.BinaryArray, record: type) -> ColumnarRows:
-    """Return results with their places in the order, as `collect` gives them."""
-    ends = pa.array([output_order(b"", index) for index in (0, 1)], pa.binary()).take(results.indices)
-    places = pc.binary_join_element_wise(orders.take(results.rows), ends, pa.scalar(b""))
-    return ColumnarRows(record, places, results.timestamps, results.kinds, results.records)
 
 
 def run_keyed(task: KeyedTask, index: int, batches: Iterable[pa.RecordBatch]) -> TaskReport:
@@ -366,8 +376,13 @@ class _Work:
         """
         limit = None if work.process.waits_to_end else self.task.batch.memory_for(_AT_ONCE)
         batches = iter(batches)
+        if limit is None:
+            rows, left = work.run([*batches])
+            if rows is not None:
+                emitted.take(rows)
+            return _popped(left)
         while part := _part_of(batches, limit):
-            rows, left = work.run(part, are_all=limit is None)
+            rows, left = work.run(part, are_all=False)
             if rows is not None:
                 emitted.take(rows)
             if left or rows is None:

@@ -14,9 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace.api.batches import EmittedColumns
 from headrace.api.records import RowKind
 from headrace.execution.element import Element, Emitted, make_element, make_emitted
 from headrace.records.columns import sink_columns
+from headrace.records.order import output_order
 from headrace.records.record_columns import from_struct_array, struct_type, to_struct_array
 from headrace.storage.storage import Storage
 
@@ -75,6 +77,13 @@ class ColumnarRows:
         """Return the rows for which the mask is true."""
         columns = (self.orders, self.timestamps, self.kinds, self.columns)
         return ColumnarRows(self.record, *(column.filter(mask) for column in columns))
+
+
+def placed(results: EmittedColumns, causes: pa.BinaryArray, record: type[msgspec.Struct]) -> ColumnarRows:
+    """Return results with their places in the order, as `collect` gives them. `causes` are the places of what they belong to."""
+    ends = pa.array([output_order(b"", index) for index in (0, 1)], pa.binary()).take(results.indices)
+    places = pc.binary_join_element_wise(causes.take(results.rows), ends, pa.scalar(b""))
+    return ColumnarRows(record, places, results.timestamps, results.kinds, results.records)
 
 
 def joined(parts: Sequence[ColumnarRows]) -> ColumnarRows:

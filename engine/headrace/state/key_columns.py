@@ -26,6 +26,12 @@ def key_json_column(*columns: pa.Array) -> pa.BinaryArray:
     return pc.binary_join_element_wise(pa.scalar(b"["), listed, pa.scalar(b"]"), pa.scalar(b""))
 
 
+def names_within(keys: pa.BinaryArray, namespaces: pa.StringArray) -> list[bytes]:
+    """Return the name of each key in a namespace that is not empty, as `within` does."""
+    names: list[bytes] = pc.binary_join_element_wise(keys, namespaces.cast(pa.binary()), pa.scalar(b"\x00")).to_pylist()
+    return names
+
+
 def _json(column: pa.Array) -> pa.BinaryArray:
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):

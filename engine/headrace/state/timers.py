@@ -270,6 +270,16 @@ class TimerService:
         self.fired += timer.domain not in _INTERNAL
         return True
 
+    def due_for_users(self) -> list[Timer]:
+        """Return the live timers of event time without a namespace that are due within the slice, in no particular order."""
+        return [timer for timer in self.live if timer[2:] == _USERS]
+
+    def take_together(self, timers: Iterable[Timer], unregistered: int) -> None:
+        """Take live timers, and count others, which fire without having been registered."""
+        for timer in timers:
+            self.take(timer)
+        self.fired += unregistered
+
     def fired_until(self) -> dict[str, int]:
         """Return, by clock, the access (ms) up to which no timer is registered any more: the next task need not search for any.
 

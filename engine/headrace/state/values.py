@@ -5,7 +5,7 @@ State with one entry for each key and namespace: values, and accumulators.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import filterfalse
@@ -19,6 +19,7 @@ from headrace.state.backend import (
     Page,
     StateBackend,
     Write,
+    answers,
     change_of,
     pack_header,
     unpack_header,
@@ -81,6 +82,23 @@ class SingleStore(StateStore, ValueCells):
             if timestamp is not None:
                 cell.stamp = timestamp
 
+    def values_within(self, keys: Collection[bytes], names: Sequence[bytes]) -> list[Any]:
+        """Return the values of names of some keys in namespaces, for a state without TTL; None for a name without one, which need not be cached.
+
+        A backend that `scans_keys` is asked once for each key.
+        """
+        by_name, prefix, known = self.cells.by_name, self.cells.prefix, self._known_keys
+        for key in keys if self._backend.scans_keys else ():
+            if key not in known and key not in self._large_keys:
+                self._load_key(key, cast("Any", answers(self._backend, [self._page_of(key)])[0]))
+        unread = () if known.issuperset(keys) else self._without_cell(names)
+        unknown = [name for name in unread if name.partition(b"\x00")[0] not in known]
+        for start in range(0, len(unknown), _AT_ONCE):
+            some = unknown[start : start + _AT_ONCE]
+            self._load_missing(zip(some, self._backend.get_many([prefix + name for name in some]), strict=True))
+        cells = map(by_name.get, names)
+        return [None if cell is None else cell.value for cell in cells]
+
     def live_keys(self, access: AccessTimes) -> set[bytes]:
         """Return the keys that have a value at the times of `access`, in any namespace. It reads all entries of the backend."""
         prefix, cached = self.cells.prefix, self.cells.by_name
@@ -122,21 +140,31 @@ class SingleStore(StateStore, ValueCells):
     ) -> More:
         prefix = self.cells.prefix
         reads_key = bool(unknown) and self._backend.scans_keys and key_json not in self._large_keys
-        key_entries = Page(prefix + key_json, prefix + key_json + b"\x01", PAGE)
 
         def finish_once_read(access: Access, answers: Sequence[Any]) -> Any:
             if not reads_key:
                 self._load_missing(zip(unknown, answers, strict=True))
-            elif len(answers[0]) < PAGE:
-                self._load_missing((entry[len(prefix) :], stored) for entry, stored in answers[0])
-                self._known_keys.add(key_json)
             else:
-                self._large_keys.add(key_json)
+                self._load_key(key_json, answers[0])
             if key_json not in self._known_keys and self._without_cell(names):  # evicted meanwhile, or not read yet
                 return self._reading(key_json, names, names, finish)
             return finish(access)
 
-        return More([key_entries] if reads_key else [prefix + name for name in unknown], finish_once_read)
+        actions = [self._page_of(key_json)] if reads_key else [prefix + name for name in unknown]
+        return More(actions, finish_once_read)
+
+    def _page_of(self, key_json: bytes) -> Page:
+        """Return the request for the entries of a key in all namespaces."""
+        start = self.cells.prefix + key_json
+        return Page(start, start + b"\x01", PAGE)
+
+    def _load_key(self, key_json: bytes, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        """Cache the entries of a key in all namespaces, unless they fill the page."""
+        if len(entries) < PAGE:
+            self._load_missing((entry[len(self.cells.prefix) :], stored) for entry, stored in entries)
+            self._known_keys.add(key_json)
+        else:
+            self._large_keys.add(key_json)
 
     def _without_cell(self, names: Sequence[bytes]) -> list[bytes]:
         by_name = self.cells.by_name

@@ -16,8 +16,10 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from headrace.cli.csv_guess import NUMBER, CsvGuess, csv_guess
 from headrace.config import CsvOptions, JsonOptions
 from headrace.errors import ConfigError, HeadraceError
+from headrace.names import counted
 from headrace.records.value_rules import iso_day, iso_time, nearest_float
 from headrace.sources.folder.avro import AvroFiles, read_header
 from headrace.sources.folder.avro_schema import AvroSchema
@@ -39,7 +41,6 @@ NO_COLUMN: Final = pa.month_day_nano_interval()
 
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)", re.ASCII)
 _FRACTION: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?", re.ASCII)
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
 _DIGITS: Final = 18
 _MOST_BEHIND: Final = 6
 _INT64: Final = range(-(2**63), 2**63)
@@ -54,7 +55,7 @@ class Data(NamedTuple):
     """Source in the job's file."""
     from_rows: bool = False
     """Whether the first rows told the types."""
-    doubt: str | None = None
+    doubts: Sequence[str] = ()
     """What the user has to look at."""
 
 
@@ -216,30 +217,56 @@ _LOGICAL: Final = {
 
 def _of_csv(file: Storage) -> Data:
     content = content_of(file)
-    encoding = "utf-16" if content.startswith(_WIDE_MARKS) else "utf-8"
+    encoding, doubts = _encoding_of(content)
     text = decoded(content, encoding)
-    fitting = {delimiter: even for delimiter in ",;\t|" if (even := _even_rows(text, delimiter))}
-    delimiter = next(iter(fitting), ",")
+    delimiter, parsed, doubt = _divided(text)
     options = CsvOptions(delimiter=delimiter, encoding=encoding)  # type: ignore[arg-type]
     schema = CsvFiles(options).schema(file)
-    parsed = fitting.get(delimiter) or _rows(text, delimiter)
     rows = [row.fields for row in parsed[1:] if row.problem is None]
     if schema is None or not rows:
         raise DamagedFileError(_NO_ROWS)
+    texts = [[fields[place] for fields in rows if place < len(fields)] for place in range(len(schema.names))]
+    present = [[text for text in column if text is not None] for column in texts]
+    guess = csv_guess(dict(zip(schema.names, present, strict=True)))
     columns = [
-        _text_field(name, [fields[place] for fields in rows if place < len(fields)])
-        for place, name in enumerate(schema.names)
+        pa.field(name, _type_of_column(values, guess), nullable=len(values) < len(column))
+        for name, values, column in zip(schema.names, present, texts, strict=True)
     ]
-    csv = {
-        key: value
-        for key, value in (("delimiter", delimiter), ("encoding", encoding))
-        if value != getattr(CsvOptions(), key)
-    }
-    doubt = f"the delimiter may also be {' or '.join(map(repr, [*fitting][1:]))}" if len(fitting) > 1 else None
-    return Data(pa.schema(columns), {"format": "csv", **({"csv": csv} if csv else {})}, from_rows=True, doubt=doubt)
+    given = {"delimiter": delimiter, "encoding": encoding, **guess.options}
+    csv = {key: value for key, value in given.items() if value != getattr(CsvOptions(), key)}
+    settings = {"format": "csv", **({"csv": csv} if csv else {})}
+    return Data(pa.schema(columns), settings, from_rows=True, doubts=(*doubt, *doubts, *guess.doubts))
 
 
 _NO_ROWS: Final = "it has no rows, so nothing tells the types of its columns"
+_DELIMITERS: Final = ",;\t|"
+_OF_WINDOWS: Final = "windows-1252"
+
+
+def _encoding_of(content: bytes) -> tuple[str, list[str]]:
+    """Return the encoding of a text, and what is doubtful about it."""
+    if content.startswith(_WIDE_MARKS):
+        return "utf-16", []
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        shown = content[error.start : error.end].decode(_OF_WINDOWS, "replace")
+        doubt = f"it is not utf-8: its byte {error.start} is {shown!r} in {_OF_WINDOWS}, and may be another letter in iso-8859-15"
+        return _OF_WINDOWS, [doubt]
+    return "utf-8", []
+
+
+def _divided(text: str) -> tuple[str, list[CsvRow], list[str]]:
+    """Return the delimiter, the header with the first rows, and what is doubtful about the delimiter."""
+    rows = {delimiter: _rows(text, delimiter) for delimiter in _DELIMITERS}
+    even = [delimiter for delimiter in rows if _is_even(rows[delimiter])]
+    if even:
+        doubt = [f"the delimiter may also be {' or '.join(map(repr, even[1:]))}"] if len(even) > 1 else []
+        return even[0], rows[even[0]], doubt
+    best = max(rows, key=lambda delimiter: _share_of_the_header(rows[delimiter]))
+    odd = len(rows[best]) - _share_of_the_header(rows[best])
+    doubt = [f"no delimiter divides all rows alike: with {best!r}, {odd} of {counted(len(rows[best]), 'row')} differ"]
+    return best, rows[best], doubt if _share_of_the_header(rows[best]) else []
 
 
 def _rows(text: str, delimiter: str) -> list[CsvRow]:
@@ -248,17 +275,33 @@ def _rows(text: str, delimiter: str) -> list[CsvRow]:
     return [row for _, row in zip(range(FIRST_ROWS + 1), rows, strict=False)]
 
 
-def _even_rows(text: str, delimiter: str) -> list[CsvRow]:
-    """Return the first rows if this delimiter divides all into the same number of fields, and at least two."""
-    rows = _rows(text, delimiter)
-    widths = {len(row.fields) for row in rows}
-    return rows if len(widths) == 1 and min(widths) > 1 else []
+def _is_even(rows: Sequence[CsvRow]) -> bool:
+    """Return whether all rows have the same number of fields, and at least two."""
+    return bool(rows) and _share_of_the_header(rows) == len(rows)
 
 
-def _text_field(name: str, texts: Sequence[str | None]) -> pa.Field:
-    values = [text for text in texts if text is not None]
-    kind = (_type_of_numbers(values) or _type_of_texts(values)) if values else pa.string()
-    return pa.field(name, kind, nullable=len(values) < len(texts))
+def _share_of_the_header(rows: Sequence[CsvRow]) -> int:
+    """Return how many rows have as many fields as the header; none where it has only one."""
+    width = len(rows[0].fields) if rows else 0
+    return sum(len(row.fields) == width for row in rows) if width > 1 else 0
+
+
+def _type_of_column(values: Sequence[str], guess: CsvGuess) -> pa.DataType:
+    """Return the type of the texts of a column of CSV."""
+    if not values:
+        return pa.string()
+    numbers = [guess.numbers.plain(text) for text in values]
+    kind = None if None in numbers else _type_of_numbers([text for text in numbers if text is not None])
+    if kind is not None:
+        return kind
+    day, time = guess.pattern("day_pattern"), guess.pattern("time_pattern")
+    if day is not None and all(day.iso_day(text) is not None for text in values):
+        return pa.date32()
+    if time is not None and all(time.iso_time(text) is not None for text in values):
+        return pa.timestamp("us", "UTC" if "%z" in time.text else None)
+    kind = _type_of_texts(values)
+    is_other = (pa.types.is_date(kind) and day is not None) or (pa.types.is_timestamp(kind) and time is not None)
+    return pa.string() if is_other else kind
 
 
 def _type_of_numbers(texts: Sequence[str]) -> pa.DataType | None:
@@ -272,7 +315,7 @@ def _type_of_numbers(texts: Sequence[str]) -> pa.DataType | None:
         before = max(len(text.partition(".")[0].lstrip("-")) for text in texts)
         if behind <= _MOST_BEHIND and before <= _DIGITS - behind:
             return pa.decimal128(_DIGITS, behind)
-    are_floats = all(map(_NUMBER.fullmatch, texts)) and all(nearest_float(Decimal(text)) is not None for text in texts)
+    are_floats = all(map(NUMBER.fullmatch, texts)) and all(nearest_float(Decimal(text)) is not None for text in texts)
     return pa.float64() if are_floats else None
 
 

@@ -134,7 +134,7 @@ def _new_from(folder: Path, name: str, source: str) -> Report:
         *_written(folder, name, FROM_FILES, _replaced(_NEXT_FROM, texts)),
         Note(no_time, "warning") if code.event_time is None else None,
         Note(left_out, "warning") if code.left_out else None,
-        Note(data.doubt, "warning") if data.doubt else None,
+        *(Note(doubt, "warning") for doubt in data.doubts),
     )
 
 

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from textwrap import wrap
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -21,6 +22,8 @@ from headrace.names import counted
 RECORD: Final = "Row"
 NO_TIME: Final = "FILL IN"
 """Event time of a source whose data has no column for it."""
+
+_COMMENT_WIDTH: Final = 86
 
 _UNSIGNED: Final = {
     pa.uint8(): "Int16",
@@ -77,6 +80,8 @@ class RecordCode(NamedTuple):
     """Columns that no field can have."""
     renamed: dict[str, str]
     """Columns by fields, where the code cannot name them, and the job's file does."""
+    is_local: bool
+    """Whether the event time has no zone."""
 
 
 def texts_of(data: Data, code: RecordCode) -> dict[str, str]:
@@ -91,9 +96,9 @@ def texts_of(data: Data, code: RecordCode) -> dict[str, str]:
         else "its schema",
         "imports": code.imports,
         "classes": code.classes,
-        "about_time": _WITHOUT_TIME if code.event_time is None else _ABOUT_TIME,
+        "about_time": _WITHOUT_TIME if code.event_time is None else _ABOUT_TIME + (_IN_UTC if code.is_local else ""),
         "event_time": code.event_time or NO_TIME,
-        "doubt": f"  # {data.doubt}" if data.doubt else "",
+        "doubts": "".join(f"\n    # {line}" for doubt in data.doubts for line in wrap(doubt, _COMMENT_WIDTH)),
         "settings": "\n".join(f"    {line}" for line in settings.splitlines()),
     }
 
@@ -101,6 +106,7 @@ def texts_of(data: Data, code: RecordCode) -> dict[str, str]:
 _ABOUT_TIME: Final = (
     "# The event time is the first column of timestamps without nulls. Choose another if it is not the rows' own."
 )
+_IN_UTC: Final = "\n# Its times have no zone, so they count as times in UTC."
 _WITHOUT_TIME: Final = """\
 # FILL IN the event time: the field of the record with the time of a row. No column has timestamps without nulls. Declare
 # the field as a Timestamp (milliseconds), a TimestampMicros or a datetime, without `| None`."""
@@ -126,7 +132,12 @@ def record_code(schema: pa.Schema) -> RecordCode:
         raise ConfigError(msg) from error
     code = "\n\n\n".join(classes.texts)
     return RecordCode(
-        _imports(code), code, None if event_time is None else fields[event_time], left_out, classes.renamed
+        _imports(code),
+        code,
+        None if event_time is None else fields[event_time],
+        left_out,
+        classes.renamed,
+        is_local=event_time is not None and schema.field(event_time).type.tz is None,
     )
 
 

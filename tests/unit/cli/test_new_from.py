@@ -399,3 +399,139 @@ def test_name_that_exists_is_refused(here):
     (here / "copied" / "mine").touch()
     (here / "a.csv").write_text(CSV)
     assert "exists and is not empty" in new(here / "a.csv").stderr
+
+
+# --------------------------------------------------------------------------------------------------- notation of CSV
+
+
+def csv_options(here: Path) -> dict[str, Any]:
+    """Return the options of CSV that `new` writes for a.csv."""
+    done = new(here / "a.csv")
+    assert done.exit_code == 0, done.output
+    source = yaml.safe_load((here / "copied/conf/jobs/copied.yaml").read_text())["sources"]["rows"]
+    return dict(source.get("csv", {}))
+
+
+def job_text(here: Path) -> str:
+    """Return the text of the job's file without the breaks of its comments."""
+    return (here / "copied/conf/jobs/copied.yaml").read_text().replace("\n    # ", " ")
+
+
+GERMAN = """\
+Nr;Buchung;Betrag;Wert;Menge;PLZ
+1;31.12.2025 23:15;1.028,20;30.12.2025;1.000;01067
+2;01.02.2026 08:00;-12,50;01.02.2026;;80331
+"""
+
+
+@pytest.mark.slow
+def test_german_csv_runs_as_it_is(here):
+    (here / "a.csv").write_text(GERMAN)
+    rows = copied(here, here / "a.csv").to_pylist()
+    assert [(row["Betrag"], row["Wert"], row["Menge"], row["PLZ"]) for row in rows] == [
+        (Decimal("1028.20"), date(2025, 12, 30), 1000, "01067"),
+        (Decimal("-12.50"), date(2026, 2, 1), None, "80331"),
+    ]
+    assert rows[0]["Buchung"].replace(tzinfo=None) == datetime(2025, 12, 31, 23, 15)  # noqa: DTZ001 - the zone is another's
+
+
+def test_german_notation_is_guessed(here):
+    (here / "a.csv").write_text(GERMAN)
+    assert csv_options(here) == {
+        "delimiter": ";",
+        "decimal": ",",
+        "thousands": ".",
+        "day_pattern": "%d.%m.%Y",
+        "time_pattern": "%d.%m.%Y %H:%M",
+    }
+    assert fields_of(here / "a.csv") == {
+        "Nr": "int",
+        "Buchung": "TimestampMicros",
+        "Betrag": "Annotated[Decimal, Digits(18, 2)]",
+        "Wert": "dt.date",
+        "Menge": "int | None",
+        "PLZ": "str",
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        (["1.5", "2"], {}),
+        (["1,5", "2"], {"decimal": ","}),
+        (["1,234.5", "2"], {"thousands": ","}),
+        (["1'234.5"], {"thousands": "'"}),
+        (["1 234,5", "1,5"], {"decimal": ",", "thousands": " "}),
+        (["1.028", "12.5"], {}),
+        (["1.028", "1,5"], {"decimal": ",", "thousands": "."}),
+        (["31.12.2025"], {"day_pattern": "%d.%m.%Y"}),
+        (["12/31/2025", "1/2/2025"], {"day_pattern": "%m/%d/%Y"}),
+        (["2025/02/01"], {"day_pattern": "%Y/%m/%d"}),
+        (["31-12-99"], {"day_pattern": "%d-%m-%y"}),
+        (["2025-12-31"], {}),
+        (["12/31/2025 1:05 pm", "01/02/2025 11:05 AM"], {"time_pattern": "%m/%d/%Y %I:%M %p"}),
+        (["31.12.2025, 13:05:10,250"], {"time_pattern": "%d.%m.%Y, %H:%M:%S,%f"}),
+        (["31.12.2025 13:05:10 +01:00"], {"time_pattern": "%d.%m.%Y %H:%M:%S %z"}),
+        (["2025-12-31 13:05"], {}),
+        (["31.12.2025", "soon"], {}),
+        (["10.20.30", "1.2.3"], {}),
+        (["01067", "1.5.a"], {}),
+    ],
+)
+def test_notation_is_guessed_where_one_fits(here, values, options):
+    (here / "a.csv").write_text("id;x\n" + "".join(f"1;{value}\n" for value in values))
+    assert csv_options(here) == {"delimiter": ";", **options}
+    assert "may mean" not in job_text(here)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "meanings"),
+    [
+        ("1.028", "Annotated[Decimal, Digits(18, 3)]", '1.028 (decimal: ".") or 1028 (decimal: ",", thousands: ".")'),
+        ("1,028", "str", '1.028 (decimal: ",") or 1028 (decimal: ".", thousands: ",")'),
+        ("01.02.2025", "str", '2025-02-01 (day_pattern: "%d.%m.%Y") or 2025-01-02 (day_pattern: "%m.%d.%Y")'),
+        ("01/02/2025 10:00", "str", 'T10:00:00 (time_pattern: "%d/%m/%Y %H:%M") or 2025-01-02T10:00:00'),
+    ],
+)
+def test_ambiguous_notation_is_not_guessed(here, value, kind, meanings):
+    (here / "a.csv").write_text(f"id;x\n1;{value}\n")
+    assert csv_options(here) == {"delimiter": ";"}
+    assert f"x: '{value}' may mean" in job_text(here)
+    assert meanings in job_text(here)
+    assert fields_of(here / "a.csv")["x"] == kind
+
+
+def test_ambiguous_notation_is_warned_of(here):
+    (here / "a.csv").write_text("id;x\n1;01.02.2025\n")
+    assert "may mean 2025-02-01" in new(here / "a.csv").stderr.replace("\n", " ")
+
+
+def test_other_columns_settle_the_order(here):
+    (here / "a.csv").write_text("day;at\n01.02.2025;31.12.2025 10:00\n")
+    assert csv_options(here) == {"delimiter": ";", "day_pattern": "%d.%m.%Y", "time_pattern": "%d.%m.%Y %H:%M"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "kinds"),
+    [
+        ("1.028,20;52.5", {"a": "str", "b": "Annotated[Decimal, Digits(18, 1)]"}),
+        ("31.12.2025;2025-12-31", {"a": "str", "b": "dt.date"}),
+    ],
+)
+def test_contradicting_columns_are_not_guessed(here, rows, kinds):
+    (here / "a.csv").write_text(f"a;b\n{rows}\n")
+    assert csv_options(here) == {"delimiter": ";"}
+    assert "columns are written in several ways" in job_text(here)
+    assert fields_of(here / "a.csv") == kinds
+
+
+def test_text_of_windows_is_read(here):
+    (here / "a.csv").write_bytes("id;Straße\n1;Müller\n".encode("windows-1252"))
+    assert csv_options(here) == {"delimiter": ";", "encoding": "windows-1252"}
+    assert "it is not utf-8: its byte 7 is 'ß' in windows-1252" in job_text(here)
+
+
+def test_delimiter_of_most_rows_is_said(here):
+    (here / "a.csv").write_text("id;x\n1;a\n2;b\nend of file\n")
+    assert csv_options(here) == {"delimiter": ";"}
+    assert "no delimiter divides all rows alike: with ';', 1 of 4 rows differ" in job_text(here)

@@ -50,7 +50,7 @@ class Notation:
 def _writings(options: CsvOptions) -> Iterator[tuple[ValueNotation, _Writing]]:
     """Yield the rules by kinds of values; none for texts that Headrace writes alike."""
     if options.decimal == "," or options.thousands is not None:
-        numbers = _Numbers(options.decimal, options.thousands)
+        numbers = Numbers(options.decimal, options.thousands)
         yield "number", _Writing(numbers.option, numbers.plain)
         yield "time", _Writing(numbers.option, numbers.plain_time)
     if options.writes_truth:
@@ -64,10 +64,11 @@ def _writings(options: CsvOptions) -> Iterator[tuple[ValueNotation, _Writing]]:
         yield "time", _Writing(f"time_pattern: {options.time_pattern}", time_pattern(options.time_pattern).iso_time)
 
 
-class _Numbers:
-    """Rule of numbers: the character before the decimals, and that between groups of three digits."""
+class Numbers:
+    """Rule of numbers in a file: the character before the decimals, and that between groups of three digits."""
 
     def __init__(self, decimal: str, thousands: str | None) -> None:
+        """Take the two characters; None for nothing between thousands."""
         between = "" if thousands is None else re.escape(thousands)
         groups = rf"[1-9][0-9]{{0,2}}(?:{between}[0-9]{{3}})+" if between else r"(?!)"
         point, exponent = re.escape(decimal), r"(?:[eE][+-]?[0-9]+)?"

@@ -33,6 +33,7 @@ from headrace.config._load import (
     list_jobs,
     load_cluster,
     load_job,
+    project_around,
     with_settings,
 )
 from headrace.config._scalars import allow_scheme, expand_settings
@@ -117,6 +118,7 @@ __all__ = [
     "parse_condition",
     "parse_duration",
     "parse_timestamp",
+    "project_around",
     "raise_problems",
     "sends_lineage",
     "shown_url",

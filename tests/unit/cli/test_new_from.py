@@ -535,3 +535,56 @@ def test_delimiter_of_most_rows_is_said(here):
     (here / "a.csv").write_text("id;x\n1;a\n2;b\nend of file\n")
     assert csv_options(here) == {"delimiter": ";"}
     assert "no delimiter divides all rows alike: with ';', 1 of 4 rows differ" in job_text(here)
+
+
+# ---------------------------------------------------------------------------------------------------- within a project
+
+
+@pytest.fixture
+def project(here: Path) -> Path:
+    """Return the folder of a project with the job copied, over a.csv beside it."""
+    (here / "a.csv").write_text(CSV)
+    assert new(here / "a.csv").exit_code == 0
+    return here / "copied"
+
+
+@pytest.mark.slow
+def test_job_is_added_to_the_project(project, monkeypatch):
+    (project / "tests").mkdir()
+    monkeypatch.chdir(project / "tests")
+    done = new(project.parent / "a.csv", "second")
+    assert done.exit_code == 0, done.output
+    assert "second is a new job of this project" in done.output
+    assert not (project / "tests" / "second").exists()
+    assert sorted(file.name for file in (project / "conf/jobs").iterdir()) == ["copied.yaml", "second.yaml"]
+    for job in ("copied", "second"):
+        run = headrace(project, "run", job, "--runner", "local")
+        assert run.returncode == 0, run.stdout + run.stderr
+    assert DeltaTable(str(project / "var/lake/second")).to_pyarrow_table().num_rows == 2
+
+
+def test_added_job_writes_only_its_files(project, monkeypatch):
+    monkeypatch.chdir(project)
+    files = {path for path in project.rglob("*") if path.is_file()}
+    (project / "README.md").write_text("mine")
+    (project / "conf/clusters/local.yaml").unlink()
+    assert new(project.parent / "a.csv", "second").exit_code == 0
+    names = {"conf/jobs/second.yaml", "pipelines/second.py", "input/second/a.csv"}
+    assert {path for path in project.rglob("*") if path.is_file()} == files | {project / name for name in names}
+    assert (project / "README.md").read_text() == "mine"
+
+
+def test_job_that_exists_is_not_added(project, monkeypatch):
+    monkeypatch.chdir(project)
+    done = new(project.parent / "a.csv", "copied")
+    assert done.exit_code == 2
+    assert "has pipelines/copied.py and conf/jobs/copied.yaml already" in done.stderr.replace("\n", " ")
+
+
+def test_project_within_a_project_is_refused(project, monkeypatch):
+    monkeypatch.chdir(project)
+    done = CliRunner().invoke(app, ["new", "shop"])
+    assert done.exit_code == 2
+    assert "a project within a project" in done.stderr.replace("\n", " ")
+    assert "headrace new shop --from FILE adds a job" in done.stderr.replace("\n", " ")
+    assert not (project / "shop").exists()

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from headrace.cli.csv_guess import NUMBER, CsvGuess, csv_guess
+from headrace.cli.feed_guess import TIME, feed_of
 from headrace.config import CsvOptions, JsonOptions
 from headrace.errors import ConfigError, HeadraceError
 from headrace.names import counted
@@ -57,6 +58,8 @@ class Data(NamedTuple):
     """Whether the first rows told the types."""
     doubts: Sequence[str] = ()
     """What the user has to look at."""
+    key: str | None = None
+    """Column by which the rows of a change feed are told apart; None for plain rows."""
 
 
 def data_of(place: str) -> Data:
@@ -330,14 +333,19 @@ def _type_of_texts(texts: Sequence[str]) -> pa.DataType:
 
 
 def _of_json(file: Storage) -> Data:
+    contents = JsonLines(JsonOptions()).first_rows(file, FIRST_ROWS)
     rows = []
-    for content in JsonLines(JsonOptions()).first_rows(file, FIRST_ROWS):
+    for content in contents:
         with suppress(ValueError, RecursionError):
             row = json.loads(content, parse_float=Decimal)
             rows += [row] if isinstance(row, dict) else []
     if not rows:
         raise DamagedFileError(_NO_ROWS)
-    return Data(pa.schema(_members(rows)), {"format": "json"}, from_rows=True)
+    feed = feed_of(contents)
+    if feed is None:
+        return Data(pa.schema(_members(rows)), {"format": "json"}, from_rows=True)
+    schema = pa.schema([pa.field(TIME, pa.timestamp("ms", "UTC"), nullable=False), *_members(feed.rows)])
+    return Data(schema, {"format": "json", **feed.settings}, from_rows=True, doubts=feed.doubts, key=feed.key)
 
 
 def _members(rows: Sequence[Mapping[str, Any]]) -> list[pa.Field]:

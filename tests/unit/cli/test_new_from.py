@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 from headrace.api.graph import SourceNode
 from headrace.cli import app
 from headrace.cli.data_columns import data_of
-from headrace.cli.record_code import record_code
+from headrace.cli.record_code import imports_of, record_code
 from headrace.config import FileOptions
 from headrace.records.column_types import columns_of
 from headrace.sources.folder.formats import read_file
@@ -257,7 +257,7 @@ def test_variants_of_a_table_are_free_json(here):
     table = HandTable(here / "table", [column(*named) for named in kinds.items()], features=["variantType"])
     table.commit()
     code = record_code(data_of(str(here / "table")).columns)
-    record = loaded(f"{code.imports}\n\n\n{code.classes}")
+    record = loaded(f"{imports_of(code.classes)}\n\n\n{code.classes}")
     hints = get_type_hints(record.Row)
     assert hints == {
         "id": str | None,
@@ -277,7 +277,7 @@ def test_names_that_are_no_identifiers(here):
     names = ["US Gross", "us_gross", "1", "class", "$type", "int", "dt", "__x", "a.b", "日"]
     pq.write_table(pa.table({"at": EVERY["at"], **{name: [1, 2] for name in names}}), here / "a.parquet")
     code = record_code(data_of(str(here / "a.parquet")).columns)
-    record = loaded(f"{code.imports}\n\n\n{code.classes}").Row
+    record = loaded(f"{imports_of(code.classes)}\n\n\n{code.classes}").Row
     assert [column.stored for column in columns_of(record, (*code.renamed.items(),))] == ["at", *names]
     assert copied(here, here / "a.parquet").num_rows == 2
 
@@ -325,7 +325,7 @@ def test_record_reads_every_drawn_row(tmp_path, drawn):
     table = arrow_table(drawn)
     pq.write_table(table, tmp_path / "a.parquet")
     code = record_code(data_of(str(tmp_path / "a.parquet")).columns)
-    record = loaded(f"from __future__ import annotations\n{code.imports}\n\n\n{code.classes}").Row
+    record = loaded(f"from __future__ import annotations\n{imports_of(code.classes)}\n\n\n{code.classes}").Row
     node = SourceNode(
         "rows", record, record.__struct_fields__[0], (), None, timedelta(0), rename=(*code.renamed.items(),)
     )
@@ -588,3 +588,91 @@ def test_project_within_a_project_is_refused(project, monkeypatch):
     assert "a project within a project" in done.stderr.replace("\n", " ")
     assert "headrace new shop --from FILE adds a job" in done.stderr.replace("\n", " ")
     assert not (project / "shop").exists()
+
+
+# ------------------------------------------------------------------------------------------------------- change feeds
+
+
+def change(op: str, before: Any = None, after: Any = None, **source: Any) -> dict[str, Any]:
+    source = {"connector": "postgresql", "schema": "public", "table": "customers", "ts_ms": 1_772_362_800_000} | source
+    return {"before": before, "after": after, "source": source, "op": op, "ts_ms": 1_772_362_800_123}
+
+
+CHANGES = [
+    change("r", after={"id": 1, "email": "a@x", "age": 7}),
+    change("u", {"id": 1, "email": "a@x", "age": 7}, {"id": 1, "email": None, "age": 8}),
+    change("d", before={"id": 1}),
+]
+
+
+def write_lines(here: Path, rows: list[Any]) -> Path:
+    (here / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return here / "a.jsonl"
+
+
+def feed_settings(here: Path) -> dict[str, Any]:
+    settings = yaml.safe_load((here / "copied/conf/jobs/copied.yaml").read_text())["sources"]["rows"]
+    return {key: value for key, value in settings.items() if key not in {"path", "files"}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("last", [[], [change("c", after={"id": 2, "email": "b@x", "age": 1})]])
+def test_debezium_events_make_their_table(here, last):
+    rows = copied(here, write_lines(here, [*CHANGES, *last])).to_pylist()
+    assert feed_settings(here) == {"format": "json", "envelope": "debezium"}
+    assert [(row["id"], row["email"], row["age"]) for row in rows] == ([(2, "b@x", 1)] if last else [])
+
+
+def test_debezium_record_has_the_columns_of_rows(here):
+    assert fields_of(write_lines(here, CHANGES)) == {
+        "source_ts_ms": 'Timestamp = field(name="__source_ts_ms")',
+        "id": "int",
+        "email": "str | None",
+        "age": "int | None",
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "key"),
+    [
+        ([{"nr": 1, "id": 2}], "id"),
+        ([{"a": None, "order no": 1, "b": 2}, {"a": 1, "order no": 2, "b": None}], "order_no"),
+        ([{"a": None}], "a"),
+    ],
+)
+def test_key_of_a_feed_is_guessed(here, rows, key):
+    new(write_lines(here, [change("c", after=row) for row in rows]))
+    code = (here / "copied/pipelines/copied.py").read_text()
+    assert f'.normalize("latest", key=("{key}",))' in code
+    assert "row_kind=DEBEZIUM," in code
+
+
+def test_debezium_schemas_tell_the_types(here):
+    parts = [{"field": "id"}, {"field": "day", "name": "io.debezium.time.Date"}]
+    schema = {"fields": [{"field": "before", "fields": parts}, {"field": "after", "fields": parts}]}
+    events = [{"schema": schema, "payload": change("c", after={"id": 1, "day": 20_000})}, {"ts_ms": 5}]
+    assert fields_of(write_lines(here, events))["day"] == "dt.date"
+    assert "have no schemas" not in new(here / "a.jsonl").stderr.replace("\n", " ")
+
+
+def test_feed_of_several_tables_names_one(here):
+    other = change("c", after={"other": 1}, table="orders")
+    assert "other" not in fields_of(write_lines(here, [*CHANGES, other]))
+    done = new(here / "a.jsonl").stderr.replace("\n", " ")
+    assert "events of the tables customers, orders: this source reads those of customers" in done
+    assert feed_settings(here)["envelope_table"] == "customers"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [*CHANGES, {"id": 1}],
+        [{"op": "c", "after": {"id": 1}}],
+        [{"op": "x", "after": {"id": 1}, "source": {}}],
+        [{"op": "c", "after": {"id": 1}, "source": "web"}],
+    ],
+)
+def test_other_objects_are_no_feed(here, rows):
+    write_lines(here, rows)
+    assert new(here / "a.jsonl").exit_code == 0
+    assert feed_settings(here) == {"format": "json"}

@@ -313,6 +313,33 @@ def test_comments_are_passed_over():
     assert read(text).refused is not None
 
 
+def test_missing_columns_come_with_the_header():
+    assert read("ID,when\na,1\n", record=Texts).refused == "no column at, first, second (its header has: 'ID', 'when')"
+    many = ",".join(f"c{number}" for number in range(99))
+    assert (read(many + "\n" + many, record=Texts).refused or "").endswith("'c10', 'c11', ...)")
+
+
+@pytest.mark.parametrize(
+    ("header", "delimiter", "other"),
+    [
+        ("id;at", ",", "';'"),
+        ("id,at", ";", "','"),
+        ("id\tat", ",", r"'\t'"),
+        ("id|at", ",", "'|'"),
+    ],
+)
+def test_header_of_another_delimiter_is_said(header, delimiter, other):
+    refused = read(f"{header}\na1\n", delimiter=delimiter).refused
+    assert refused == (
+        f"no column id, at (its header has: {header!r}; csv.delimiter is {delimiter!r}, and {other} may be the one to write there)"
+    )
+
+
+def test_missing_columns_come_with_configured_ones():
+    refused = read("1,2\n", header=False, columns=("x", "at")).refused
+    assert refused == "no column id (csv.columns has: x, at)"
+
+
 # ------------------------------------------------------------------------------------------------------------ encodings
 
 ENCODED = "id,at,count\né€,1,2\nß\U0001f600,2,3\n"

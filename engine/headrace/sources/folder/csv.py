@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -30,6 +30,10 @@ from headrace.sources.folder.format import (
     wanted_columns,
 )
 from headrace.storage.storage import Storage
+
+_SHOWN_NAMES: Final = 12
+_DELIMITERS: Final = ";,\t|"
+"""Usual delimiters, which names of columns rarely have."""
 
 
 class _Rows(NamedTuple):
@@ -88,7 +92,27 @@ class CsvFiles:
             column.stored: _values(names.index(column.stored), rows, column, notation, problems) for column in wanted
         }
         table = typed_table(values, node, wanted, len(rows), problems)
-        return FileRows(table, problems, lambda number: shown_text(rows[number].text, self.options.encoding))
+        return FileRows(
+            table,
+            problems,
+            lambda number: shown_text(rows[number].text, self.options.encoding),
+            header=self.about_header(names),
+        )
+
+    def about_header(self, names: Sequence[str]) -> str:
+        """Return what an error about a missing column says of the columns that a file has, which follows its reason."""
+        if not self.options.header:
+            return f" (csv.columns has: {', '.join(self.options.columns)})" if self.options.columns else ""
+        shown = ", ".join(map(repr, names[:_SHOWN_NAMES])) + (", ..." if len(names) > _SHOWN_NAMES else "")
+        others = [
+            other for other in _DELIMITERS if other != self.options.delimiter and any(other in name for name in names)
+        ]
+        doubt = (
+            f"; csv.delimiter is {self.options.delimiter!r}, and {' or '.join(map(repr, others))} may be the one to write there"
+            if others
+            else ""
+        )
+        return f" (its header has: {shown}{doubt})"
 
     def _rows(self, file: Storage, node: SourceNode) -> _Rows:
         rows = list(self._parsed(decoded(content_of(file), self.options.encoding)))

@@ -138,6 +138,9 @@ def test_check_names_columns_that_do_not_fit(headrace, home, columns, exit_code,
     assert (result.exit_code, detail.partition(": rename")[0]) == (exit_code, says.format(file=file))
 
 
+EMPTY = (
+    "it is empty, and should have a header even without rows: an upload may have failed, or csv.header is to be false"
+)
 WRONG_DELIMITER = " (its header has: 'tail;at'; csv.delimiter is ',', and ';' may be the one to write there)"
 
 
@@ -154,7 +157,7 @@ WRONG_DELIMITER = " (its header has: 'tail;at'; csv.delimiter is ',', and ';' ma
             },
         ),
         ("tail,,at\n", 1, {"{file}, the newest file, cannot be read: its header has a column without a name"}),
-        ("", 0, set()),
+        ("", 1, {"{file}, the newest file, cannot be read: " + EMPTY}),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])

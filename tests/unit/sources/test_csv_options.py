@@ -302,8 +302,9 @@ def test_lines_before_the_header_are_passed_over(end):
 def test_files_within_their_preamble_are_refused():
     assert read("a\nb", skip_lines=3).refused == "it has 2 lines, and 3 should stand before its first row"
     assert read("a\nb\n", skip_lines=3).refused == "it has 2 lines, and 3 should stand before its first row"
-    assert read("a\nb\n", skip_lines=2).records == []
-    assert read("", skip_lines=2).records == []
+    assert "it is empty behind its first 2 lines, and should have a header" in str(read("a\nb\n", skip_lines=2).refused)
+    assert "it is empty, and should have a header" in str(read("", skip_lines=2).refused)
+    assert good("a\nb\n", skip_lines=2, header=False) == good("", skip_lines=2, header=False) == []
 
 
 def test_comments_are_passed_over():
@@ -311,6 +312,7 @@ def test_comments_are_passed_over():
     outcome = read(text, comment="#")
     assert [record and record.id for record in outcome.records] == ["b", ' "#c"', "d#", "e\n#f"]
     assert read(text).refused is not None
+    assert "it is empty, and should have a header" in str(read("# id,at\n", comment="#").refused)
 
 
 def test_missing_columns_come_with_the_header():

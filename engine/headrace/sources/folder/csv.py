@@ -61,13 +61,15 @@ class CsvFiles:
     def schema(self, file: Storage) -> pa.Schema | None:
         """Return the columns of a file, without types; None if only the record names them. Raises one of `UNREADABLE`.
 
-        Also raises `DamagedFileError` for a first row that has not the columns of the job's file.
+        Also raises `DamagedFileError` for a file without its header, and for a first row that has not the columns of the job's file.
         """
         if not self.options.header and not self.options.columns:
             return None
         head = head_of(file)
         is_whole = len(head) < HEAD
         row = self._first_row(head, is_whole=is_whole)
+        if row is None and is_whole and self.options.header:
+            raise self._headless(is_blank=not head)
         if row is None:
             return None
         if self.options.header:
@@ -115,8 +117,11 @@ class CsvFiles:
         return f" (its header has: {shown}{doubt})"
 
     def _rows(self, file: Storage, node: SourceNode) -> _Rows:
-        rows = list(self._parsed(decoded(content_of(file), self.options.encoding)))
-        if not self.options.header or not rows:
+        text = decoded(content_of(file), self.options.encoding)
+        rows = list(self._parsed(text))
+        if self.options.header and not rows:
+            raise self._headless(is_blank=not text)
+        if not self.options.header:
             fields = [column.stored for column in wanted_columns(node) if column.stored not in self.given]
             names = self.options.columns or fields
             return _Rows(names, rows, len(names))
@@ -159,6 +164,14 @@ class CsvFiles:
         while names and not names[-1]:
             names.pop()
         return names
+
+    def _headless(self, *, is_blank: bool) -> DamagedFileError:
+        """Return the error for a file without its header."""
+        lines = 0 if is_blank else self.options.skip_lines
+        behind = f" behind its first {counted(lines, 'line')}" if lines else ""
+        return DamagedFileError(
+            f"it is empty{behind}, and should have a header even without rows: an upload may have failed, or csv.header is to be false"
+        )
 
     def _problem_of_header(self, row: CsvRow, names: Sequence[str]) -> str | None:
         if NO_TEXT.search(row.text):

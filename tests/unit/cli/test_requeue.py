@@ -72,3 +72,12 @@ def test_unknown_names_and_missing_files_set_exit_codes(headrace, job):
     result = headrace("quarantine shops --requeue")
     assert result.exit_code == 7
     assert job.last.checkpoint_id == 1
+
+
+def test_rows_of_a_file_are_listed_by_number(headrace, monkeypatch):
+    job = RefusedJob(source={"max_quarantined": "none"})
+    job.feed(*(f"{number}?" for number in range(12)))
+    job.run()
+    monkeypatch.setenv("HEADRACE_HOME", os.fspath(job.harness.folder))
+    rows = json.loads(headrace("quarantine shops --json").stdout)["quarantined"]
+    assert [row["position"] for row in rows] == [f"000001.parquet:{number}" for number in range(12)]

@@ -123,7 +123,12 @@ class Terminal:
             stdin=of_terminal if input_too else SimpleNamespace(isatty=lambda: False), stdout=of_terminal
         )
         monkeypatch.setattr("headrace.cli.arguments.sys", streams)
-        monkeypatch.setattr("typer.confirm", lambda question, **_: self.questions.append(question) or says)
+        self.says = says
+        monkeypatch.setattr("typer.confirm", self._confirm)
+
+    def _confirm(self, question, **_):
+        self.questions.append(question)
+        return self.says
 
 
 def test_promotion_asks_at_a_terminal(headrace, job, forked, monkeypatch):

@@ -365,7 +365,7 @@ def _type_of_values(values: Sequence[Any]) -> pa.DataType:
         return pa.bool_()
     if kinds == {int} and all(value in _INT64 for value in values):
         return pa.int64()
-    if kinds and kinds <= {int, Decimal} and all(nearest_float(value) is not None for value in values):
+    if kinds and kinds <= {int, float, Decimal} and all(_is_shown_by_float(value) for value in values):
         return pa.float64()
     if kinds == {str}:
         return _type_of_texts(values)
@@ -374,6 +374,10 @@ def _type_of_values(values: Sequence[Any]) -> pa.DataType:
     if kinds == {dict} and (members := _members(values)):
         return pa.struct(members)
     return _JSON
+
+
+def _is_shown_by_float(value: float | Decimal) -> bool:
+    return isinstance(value, float) or nearest_float(value) is not None
 
 
 def _joined(lists: Iterable[list[Any]]) -> list[Any]:

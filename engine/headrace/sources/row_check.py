@@ -292,11 +292,11 @@ def column_problems(
     near = near_names(schema, wanted_columns(node))
     if near is not None:
         yield ColumnProblem(f"{place}: {near}", of_file=True)
-    for name in RecordReader(node.record, node.row_kind, names=node.names).missing([*schema.names, *own]):
-        if near is None or not near.startswith(f"{name} "):
-            yield ColumnProblem(
-                f"{place} has no column {name}, which {node.record.__name__} needs{header}", of_file=True
-            )
+    lacking = RecordReader(node.record, node.row_kind, names=node.names).missing([*schema.names, *own])
+    missing = [name for name in lacking if near is None or not near.startswith(f"{name} ")]
+    if missing:
+        why = f"{place} has no column {', '.join(missing)}, which {node.record.__name__} needs{header}"
+        yield ColumnProblem(why, of_file=True)
     columns = {column.stored: column for column in columns_of(node.record, node.names)}
     for name, stored in zip(schema.names, schema.types, strict=True):
         kind = stored.value_type if pa.types.is_dictionary(stored) else stored

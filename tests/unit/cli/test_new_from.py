@@ -599,8 +599,8 @@ def change(op: str, before: Any = None, after: Any = None, **source: Any) -> dic
 
 
 CHANGES = [
-    change("r", after={"id": 1, "email": "a@x", "age": 7}),
-    change("u", {"id": 1, "email": "a@x", "age": 7}, {"id": 1, "email": None, "age": 8}),
+    change("r", after={"id": 1, "email": "a@x", "age": 7, "spent": 1.5}),
+    change("u", {"id": 1, "email": "a@x", "age": 7}, {"id": 1, "email": None, "age": 8, "spent": 2}),
     change("d", before={"id": 1}),
 ]
 
@@ -629,6 +629,7 @@ def test_debezium_record_has_the_columns_of_rows(here):
         "id": "int",
         "email": "str | None",
         "age": "int | None",
+        "spent": "float | None",
     }
 
 

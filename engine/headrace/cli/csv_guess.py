@@ -110,11 +110,15 @@ def _ambiguity(columns: Columns, fitting: Mapping[str, Sequence[Writing]], ways:
     differing = ((name, text) for name, text in places if len({way.read(text) for way in ways}) > 1)
     name, text = next(differing, (next(iter(fitting)), columns[next(iter(fitting))][0]))
     meanings = " or ".join(f"{way.read(text)} ({way})" for way in ways)
-    return f"{name}: {text!r} may mean {meanings}; nothing was chosen, so look at the data and write the option"
+    plain = next((way.read(text) for way in ways if way.options == _PLAIN), None)
+    taken = "a text" if plain is None else plain
+    return f"{name}: {text!r} may mean {meanings}; nothing was chosen, so it is {taken} until you write the option"
 
 
 # -------------------------------------------------------------------------------------------------------------- numbers
 
+_PLAIN: Final = {"decimal": "."}
+"""Options by which numbers are read where nothing is chosen."""
 _MARK: Final = re.compile(r"[.,' \u00a0\u202f]")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -222,8 +223,9 @@ def _of_csv(file: Storage) -> Data:
     content = content_of(file)
     encoding, doubts = _encoding_of(content)
     text = decoded(content, encoding)
-    delimiter, parsed, doubt = _divided(text)
-    options = CsvOptions(delimiter=delimiter, encoding=encoding)  # type: ignore[arg-type]
+    division, doubt = _divided(text)
+    delimiter, skipped, parsed = division
+    options = CsvOptions(delimiter=delimiter, encoding=encoding, skip_lines=skipped)  # type: ignore[arg-type]
     schema = CsvFiles(options).schema(file)
     rows = [row.fields for row in parsed[1:] if row.problem is None]
     if schema is None or not rows:
@@ -235,7 +237,7 @@ def _of_csv(file: Storage) -> Data:
         pa.field(name, _type_of_column(values, guess), nullable=len(values) < len(column))
         for name, values, column in zip(schema.names, present, texts, strict=True)
     ]
-    given = {"delimiter": delimiter, "encoding": encoding, **guess.options}
+    given = {"delimiter": delimiter, "skip_lines": skipped, "encoding": encoding, **guess.options}
     csv = {key: value for key, value in given.items() if value != getattr(CsvOptions(), key)}
     settings = {"format": "csv", **({"csv": csv} if csv else {})}
     return Data(pa.schema(columns), settings, from_rows=True, doubts=(*doubt, *doubts, *guess.doubts))
@@ -259,34 +261,52 @@ def _encoding_of(content: bytes) -> tuple[str, list[str]]:
     return "utf-8", []
 
 
-def _divided(text: str) -> tuple[str, list[CsvRow], list[str]]:
-    """Return the delimiter, the header with the first rows, and what is doubtful about the delimiter."""
-    rows = {delimiter: _rows(text, delimiter) for delimiter in _DELIMITERS}
-    even = [delimiter for delimiter in rows if _is_even(rows[delimiter])]
+class _Division(NamedTuple):
+    """How a text is divided into a header and rows."""
+
+    delimiter: str
+    skipped: int
+    """Lines before the header."""
+    rows: list[CsvRow]
+    """The header and the first rows."""
+
+    @property
+    def alike(self) -> int:
+        """Return how many rows have as many fields as the header; none where it has only one."""
+        width = len(self.rows[0].fields) if self.rows else 0
+        return sum(len(row.fields) == width for row in self.rows) if width > 1 else 0
+
+
+def _divided(text: str) -> tuple[_Division, list[str]]:
+    """Return how a text is divided, and what is doubtful about that."""
+    whole = [_Division(delimiter, 0, _rows(text, delimiter)) for delimiter in _DELIMITERS]
+    even = [division for division in whole if division.rows and division.alike == len(division.rows)]
     if even:
-        doubt = [f"the delimiter may also be {' or '.join(map(repr, even[1:]))}"] if len(even) > 1 else []
-        return even[0], rows[even[0]], doubt
-    best = max(rows, key=lambda delimiter: _share_of_the_header(rows[delimiter]))
-    odd = len(rows[best]) - _share_of_the_header(rows[best])
-    doubt = [f"no delimiter divides all rows alike: with {best!r}, {odd} of {counted(len(rows[best]), 'row')} differ"]
-    return best, rows[best], doubt if _share_of_the_header(rows[best]) else []
+        others = [division.delimiter for division in even[1:]]
+        return even[0], [f"the delimiter may also be {' or '.join(map(repr, others))}"] if others else []
+    best = max([*whole, *map(_behind_preamble, whole)], key=lambda division: (division.alike, -len(division.rows)))
+    doubts = []
+    if best.skipped:
+        doubts.append(f"its first {counted(best.skipped, 'line')} have no columns, so they are taken for a title")
+    if odd := best.alike and len(best.rows) - best.alike:
+        shown = counted(len(best.rows), "row")
+        doubts.append(
+            f"no delimiter divides all rows alike: with {best.delimiter!r}, {odd} of {shown} differ from the header"
+        )
+    return best, doubts
+
+
+def _behind_preamble(division: _Division) -> _Division:
+    """Return the rows from the first one that has as many fields as most of them."""
+    ((width, _),) = Counter(len(row.fields) for row in division.rows).most_common(1) or [(0, 0)]
+    at = next((place for place, row in enumerate(division.rows) if len(row.fields) == width), 0)
+    return division._replace(skipped=division.rows[at].line - 1, rows=division.rows[at:]) if at else division
 
 
 def _rows(text: str, delimiter: str) -> list[CsvRow]:
     """Return the header and the first rows."""
     rows = csv_rows(text, Dialect(delimiter))
     return [row for _, row in zip(range(FIRST_ROWS + 1), rows, strict=False)]
-
-
-def _is_even(rows: Sequence[CsvRow]) -> bool:
-    """Return whether all rows have the same number of fields, and at least two."""
-    return bool(rows) and _share_of_the_header(rows) == len(rows)
-
-
-def _share_of_the_header(rows: Sequence[CsvRow]) -> int:
-    """Return how many rows have as many fields as the header; none where it has only one."""
-    width = len(rows[0].fields) if rows else 0
-    return sum(len(row.fields) == width for row in rows) if width > 1 else 0
 
 
 def _type_of_column(values: Sequence[str], guess: CsvGuess) -> pa.DataType:

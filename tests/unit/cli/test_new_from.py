@@ -534,7 +534,25 @@ def test_text_of_windows_is_read(here):
 def test_delimiter_of_most_rows_is_said(here):
     (here / "a.csv").write_text("id;x\n1;a\n2;b\nend of file\n")
     assert csv_options(here) == {"delimiter": ";"}
-    assert "no delimiter divides all rows alike: with ';', 1 of 4 rows differ" in job_text(here)
+    assert "no delimiter divides all rows alike: with ';', 1 of 4 rows differ from the header" in job_text(here)
+
+
+@pytest.mark.slow
+def test_title_before_the_header_is_passed_over(here):
+    (here / "a.csv").write_text(
+        "Sales, January\nas of: now\n\nnr;at;paid\n1;31.01.2026 10:00;1,5\n2;31.01.2026 11:00;2,5\n"
+    )
+    assert copied(here, here / "a.csv")["paid"].to_pylist() == [Decimal("1.5"), Decimal("2.5")]
+    source = yaml.safe_load((here / "copied/conf/jobs/copied.yaml").read_text())["sources"]["rows"]
+    assert source["csv"]["skip_lines"] == 3
+    assert "its first 3 lines have no columns, so they are taken for a title" in job_text(here)
+
+
+def test_doubt_says_how_values_are_read(here):
+    (here / "a.csv").write_text("id;x;day\n1;1.028;01.02.2025\n")
+    csv_options(here)
+    assert "nothing was chosen, so it is 1.028 until" in job_text(here)
+    assert "nothing was chosen, so it is a text until" in job_text(here)
 
 
 # ---------------------------------------------------------------------------------------------------- within a project

@@ -65,6 +65,10 @@ def csv_guess(columns: Columns) -> CsvGuess:
     times = _choice(columns, _time_writings)
     choices = [numbers, _in_the_order_of(times, days), _in_the_order_of(days, times)]
     options = {key: value for choice in choices if choice.chosen for key, value in choice.chosen.options.items()}
+    if _DAY_KEY in options and times == _Choice():
+        options[_TIME_KEY] = options[
+            _DAY_KEY
+        ]  # so that a field of a day may be declared as a time, such as the event time
     is_default = options.get("decimal") == "."
     options = {key: value for key, value in options.items() if key != "decimal" or not is_default}
     return CsvGuess(options, [choice.doubt for choice in choices if choice.doubt is not None])

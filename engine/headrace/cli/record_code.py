@@ -127,7 +127,7 @@ _ABOUT_TIME: Final = (
 _IN_UTC: Final = "\n# Its times have no zone, so they count as times in UTC."
 _WITHOUT_TIME: Final = """\
 # FILL IN the event time: the field of the record with the time of a row. No column has timestamps without nulls. Declare
-# the field as a Timestamp (milliseconds), a TimestampMicros or a datetime, without `| None`."""
+# the field as a Timestamp (milliseconds), a TimestampMicros or a datetime, without `| None`. A day fits a Timestamp, too."""
 
 
 class _NoFieldError(Exception):

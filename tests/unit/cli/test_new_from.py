@@ -464,10 +464,10 @@ def test_german_notation_is_guessed(here):
         (["1 234,5", "1,5"], {"decimal": ",", "thousands": " "}),
         (["1.028", "12.5"], {}),
         (["1.028", "1,5"], {"decimal": ",", "thousands": "."}),
-        (["31.12.2025"], {"day_pattern": "%d.%m.%Y"}),
-        (["12/31/2025", "1/2/2025"], {"day_pattern": "%m/%d/%Y"}),
-        (["2025/02/01"], {"day_pattern": "%Y/%m/%d"}),
-        (["31-12-99"], {"day_pattern": "%d-%m-%y"}),
+        (["31.12.2025"], {"day_pattern": "%d.%m.%Y", "time_pattern": "%d.%m.%Y"}),
+        (["12/31/2025", "1/2/2025"], {"day_pattern": "%m/%d/%Y", "time_pattern": "%m/%d/%Y"}),
+        (["2025/02/01"], {"day_pattern": "%Y/%m/%d", "time_pattern": "%Y/%m/%d"}),
+        (["31-12-99"], {"day_pattern": "%d-%m-%y", "time_pattern": "%d-%m-%y"}),
         (["2025-12-31"], {}),
         (["12/31/2025 1:05 pm", "01/02/2025 11:05 AM"], {"time_pattern": "%m/%d/%Y %I:%M %p"}),
         (["31.12.2025, 13:05:10,250"], {"time_pattern": "%d.%m.%Y, %H:%M:%S,%f"}),
@@ -509,6 +509,17 @@ def test_ambiguous_notation_is_warned_of(here):
 def test_other_columns_settle_the_order(here):
     (here / "a.csv").write_text("day;at\n01.02.2025;31.12.2025 10:00\n")
     assert csv_options(here) == {"delimiter": ";", "day_pattern": "%d.%m.%Y", "time_pattern": "%d.%m.%Y %H:%M"}
+
+
+@pytest.mark.slow
+def test_day_may_be_declared_as_event_time(here):
+    (here / "a.csv").write_text("id;day\n1;31.12.2025\n")
+    assert "fill in the event time" in new(here / "a.csv").stderr
+    code = here / "copied/pipelines/copied.py"
+    text = code.read_text().replace("day: dt.date", "day: Timestamp").replace('"FILL IN"', '"day"')
+    code.write_text(text.replace("import Pipeline, Struct", "import Pipeline, Struct, Timestamp"))
+    run = headrace(here / "copied", "run", "copied", "--runner", "local")
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ class Writing(NamedTuple):
 
 
 class _Choice(NamedTuple):
-    """What was chosen; the ways between which nothing was, and why."""
+    """Chosen way to write; or ways between which nothing was chosen, and why."""
 
     chosen: Writing | None = None
     open: Sequence[Writing] = ()

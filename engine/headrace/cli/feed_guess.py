@@ -1,4 +1,4 @@
-"""Whether a file of JSON has the events of a change feed, for `headrace new --from`: those of Debezium have a row, what happened to it, and where."""
+"""Recognition of change feeds in files of JSON, for `headrace new --from`: events of Debezium have a row, what happened to it, and where."""
 
 from __future__ import annotations
 

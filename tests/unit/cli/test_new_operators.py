@@ -108,8 +108,12 @@ def test_operator_without_state_is_not_new():
 
 
 def findings(headrace):
-    found = json.loads(headrace("check --json").stdout)["findings"]
-    return [finding["detail"] for finding in found if (finding["check"], finding["outcome"]) == ("state", "warn")]
+    answer = json.loads(headrace("check --json").stdout)
+    return [
+        finding["detail"]
+        for finding in answer["findings"]
+        if (finding["check"], finding["outcome"]) == ("state", "warn")
+    ]
 
 
 @pytest.mark.slow

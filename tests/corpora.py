@@ -53,7 +53,7 @@ from deltalake.exceptions import DeltaProtocolError
 from headrace import Json, Pipeline, Timestamp
 from headrace.api.graph import SourceNode
 from headrace.cli.data_columns import Data, data_of
-from headrace.cli.record_code import record_code
+from headrace.cli.record_code import imports_of, record_code
 from headrace.config import CsvOptions, FileOptions
 from headrace.errors import HeadraceError
 from headrace.records.column_kinds.kind import ScalarKind
@@ -157,7 +157,7 @@ def _source(data: Data) -> _Source:
     module = ModuleType("derived")
     sys.modules["derived"] = module
     timed = "class Timed(Row, frozen=True):\n    headrace_at: Timestamp = 0"
-    imports = f"from __future__ import annotations\n{code.imports}\nfrom headrace import Timestamp"
+    imports = f"from __future__ import annotations\n{imports_of(code.classes)}\nfrom headrace import Timestamp"
     text = f"{imports}\n\n{code.classes}\n\n{timed}"
     exec(compile(text, "derived", "exec"), module.__dict__)  # noqa: S102 - the code under test
     record = module.Row if code.event_time else module.Timed

@@ -6,6 +6,7 @@ Options of commands that change a job for good: a dry run unless `--apply` is gi
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
@@ -229,6 +230,9 @@ def reason(why: str | None) -> str:
     return why
 
 
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
 def confirm(question: str) -> None:
     """Ask somebody at a terminal. Raises `ConfigError` unless the answer is yes: a script must see that nothing was changed."""
     from headrace.errors import ConfigError
@@ -240,6 +244,12 @@ def confirm(question: str) -> None:
     if not is_confirmed:
         msg = "not confirmed: nothing was changed"
         raise ConfigError(msg)
+
+
+def confirm_at_terminal(question: str, *, yes: bool) -> None:
+    """Ask somebody at a terminal, unless `yes`; scripts and schedulers are not asked. Raises `ConfigError` where the answer is no."""
+    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+        confirm(question)
 
 
 def rows_by_table(rows: Mapping[str, int], what: str) -> Table:

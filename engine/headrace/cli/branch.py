@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from headrace.cli.arguments import At, Job, JobOrText, Limit, Name, OperatorOption, job_and_text, load, new_run_id
+from headrace.cli.arguments import (
+    At,
+    Job,
+    JobOrText,
+    Limit,
+    Name,
+    OperatorOption,
+    Yes,
+    confirm_at_terminal,
+    job_and_text,
+    load,
+    new_run_id,
+)
 from headrace.cli.diff import of_differences
 from headrace.names import counted
 from headrace.report import Report, Table, Time, facts
@@ -256,6 +268,7 @@ def promote(
     second: Name = None,
     *,
     why: Why = None,
+    yes: Yes = False,
     allow_other_code: AllowOtherCode = False,
 ) -> Report:
     """Make state and sinks of a branch those of the job, in one commit; then remove the branch.
@@ -264,17 +277,19 @@ def promote(
     Readers of a sink see the table as before, or as on the branch, and nothing in between.
 
     It refuses while the branch lacks input of the job, when the job's code or settings are not what the branch ran with, when
-    somebody changed the job's state by hand since the fork, and when somebody else has written to a sink since.
+    somebody changed the job's state by hand since the fork, and when somebody else has written to a sink since. At a terminal it asks
+    first, unless you give --yes.
 
     Example:  headrace branch promote flights late_fix --why "10 January was corrected"
 
-    Exit codes: 0; 2 for an unknown job or branch, or one that must not be promoted; 3 while a run holds the job or the branch; 8 when
+    Exit codes: 0; 2 for an unknown job or branch, one that must not be promoted, or not confirmed; 3 while a run holds the job or the branch; 8 when
     files are gone or the storage refuses; 10 when somebody else has written to a sink.
     """
     from headrace.edits.promote import promoting
 
     job, name = job_and_text(first, second)
     config = load(job)
+    confirm_at_terminal(f"Make state and sinks of branch '{name}' those of job '{config.job}'?", yes=yes)
     with promoting(config, name, new_run_id()) as promotion:
         before = promotion.job.last.checkpoint_id
         uncompared = promotion.uncompared_code

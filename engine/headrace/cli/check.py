@@ -145,6 +145,7 @@ def stored(config: JobConfig, plan: Plan, log: CheckpointLog) -> Iterator[Findin
 def state_types(job: str, log: CheckpointLog, plan: Plan) -> Iterator[Finding]:
     """Yield findings on types: whether the pipeline can read all stored state, and what the next run migrates first."""
     from headrace.commit.schema_check import check_schemas, declared_schemas
+    from headrace.log.warnings import new_operator_warnings, stateful
 
     declared = declared_schemas(plan)
     schema_check = check_schemas({} if log.last is None else log.last.state_schemas, declared, job)
@@ -155,6 +156,12 @@ def state_types(job: str, log: CheckpointLog, plan: Plan) -> Iterator[Finding]:
         yield Finding(
             "state", "warn", detail, "the next run migrates it first; a savepoint before that makes it easy to undo"
         )
+    for warning in (
+        ()
+        if schema_check.problems
+        else new_operator_warnings(job, log.lineage.checkpoints, stateful(schema_check.schemas))
+    ):
+        yield Finding("state", "warn", warning.message)
     if not schema_check.problems and not schema_check.migrations:
         count = sum(map(len, declared.values()))
         yield Finding("state", "ok", f"{count} declared, and all stored values fit")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -16,8 +17,11 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from headrace.cli.csv_guess import NUMBER, CsvGuess, csv_guess
+from headrace.cli.feed_guess import TIME, feed_of
 from headrace.config import CsvOptions, JsonOptions
 from headrace.errors import ConfigError, HeadraceError
+from headrace.names import counted
 from headrace.records.value_rules import iso_day, iso_time, nearest_float
 from headrace.sources.folder.avro import AvroFiles, read_header
 from headrace.sources.folder.avro_schema import AvroSchema
@@ -39,7 +43,6 @@ NO_COLUMN: Final = pa.month_day_nano_interval()
 
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)", re.ASCII)
 _FRACTION: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?", re.ASCII)
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
 _DIGITS: Final = 18
 _MOST_BEHIND: Final = 6
 _INT64: Final = range(-(2**63), 2**63)
@@ -54,8 +57,10 @@ class Data(NamedTuple):
     """Source in the job's file."""
     from_rows: bool = False
     """Whether the first rows told the types."""
-    doubt: str | None = None
+    doubts: Sequence[str] = ()
     """What the user has to look at."""
+    key: str | None = None
+    """Column by which the rows of a change feed are told apart; None for plain rows."""
 
 
 def data_of(place: str) -> Data:
@@ -216,30 +221,86 @@ _LOGICAL: Final = {
 
 def _of_csv(file: Storage) -> Data:
     content = content_of(file)
-    encoding = "utf-16" if content.startswith(_WIDE_MARKS) else "utf-8"
+    encoding, doubts = _encoding_of(content)
     text = decoded(content, encoding)
-    fitting = {delimiter: even for delimiter in ",;\t|" if (even := _even_rows(text, delimiter))}
-    delimiter = next(iter(fitting), ",")
-    options = CsvOptions(delimiter=delimiter, encoding=encoding)  # type: ignore[arg-type]
+    division, doubt = _divided(text)
+    delimiter, skipped, parsed = division
+    options = CsvOptions(delimiter=delimiter, encoding=encoding, skip_lines=skipped)  # type: ignore[arg-type]
     schema = CsvFiles(options).schema(file)
-    parsed = fitting.get(delimiter) or _rows(text, delimiter)
     rows = [row.fields for row in parsed[1:] if row.problem is None]
     if schema is None or not rows:
         raise DamagedFileError(_NO_ROWS)
+    texts = [[fields[place] for fields in rows if place < len(fields)] for place in range(len(schema.names))]
+    present = [[text for text in column if text is not None] for column in texts]
+    guess = csv_guess(dict(zip(schema.names, present, strict=True)))
     columns = [
-        _text_field(name, [fields[place] for fields in rows if place < len(fields)])
-        for place, name in enumerate(schema.names)
+        pa.field(name, _type_of_column(values, guess), nullable=len(values) < len(column))
+        for name, values, column in zip(schema.names, present, texts, strict=True)
     ]
-    csv = {
-        key: value
-        for key, value in (("delimiter", delimiter), ("encoding", encoding))
-        if value != getattr(CsvOptions(), key)
-    }
-    doubt = f"the delimiter may also be {' or '.join(map(repr, [*fitting][1:]))}" if len(fitting) > 1 else None
-    return Data(pa.schema(columns), {"format": "csv", **({"csv": csv} if csv else {})}, from_rows=True, doubt=doubt)
+    given = {"delimiter": delimiter, "skip_lines": skipped, "encoding": encoding, **guess.options}
+    csv = {key: value for key, value in given.items() if value != getattr(CsvOptions(), key)}
+    settings = {"format": "csv", **({"csv": csv} if csv else {})}
+    return Data(pa.schema(columns), settings, from_rows=True, doubts=(*doubt, *doubts, *guess.doubts))
 
 
 _NO_ROWS: Final = "it has no rows, so nothing tells the types of its columns"
+_DELIMITERS: Final = ",;\t|"
+_OF_WINDOWS: Final = "windows-1252"
+
+
+def _encoding_of(content: bytes) -> tuple[str, list[str]]:
+    """Return the encoding of a text, and what is doubtful about it."""
+    if content.startswith(_WIDE_MARKS):
+        return "utf-16", []
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        shown = content[error.start : error.end].decode(_OF_WINDOWS, "replace")
+        doubt = f"it is not utf-8: its byte {error.start} is {shown!r} in {_OF_WINDOWS}, and may be another letter in iso-8859-15"
+        return _OF_WINDOWS, [doubt]
+    return "utf-8", []
+
+
+class _Division(NamedTuple):
+    """How a text is divided into a header and rows."""
+
+    delimiter: str
+    skipped: int
+    """Lines before the header."""
+    rows: list[CsvRow]
+    """The header and the first rows."""
+
+    @property
+    def alike(self) -> int:
+        """Return how many rows have as many fields as the header; none where it has only one."""
+        width = len(self.rows[0].fields) if self.rows else 0
+        return sum(len(row.fields) == width for row in self.rows) if width > 1 else 0
+
+
+def _divided(text: str) -> tuple[_Division, list[str]]:
+    """Return how a text is divided, and what is doubtful about that."""
+    whole = [_Division(delimiter, 0, _rows(text, delimiter)) for delimiter in _DELIMITERS]
+    even = [division for division in whole if division.rows and division.alike == len(division.rows)]
+    if even:
+        others = [division.delimiter for division in even[1:]]
+        return even[0], [f"the delimiter may also be {' or '.join(map(repr, others))}"] if others else []
+    best = max([*whole, *map(_behind_preamble, whole)], key=lambda division: (division.alike, -len(division.rows)))
+    doubts = []
+    if best.skipped:
+        doubts.append(f"its first {counted(best.skipped, 'line')} have no columns, so they are taken for a title")
+    if odd := best.alike and len(best.rows) - best.alike:
+        shown = counted(len(best.rows), "row")
+        doubts.append(
+            f"no delimiter divides all rows alike: with {best.delimiter!r}, {odd} of {shown} differ from the header"
+        )
+    return best, doubts
+
+
+def _behind_preamble(division: _Division) -> _Division:
+    """Return the rows from the first one that has as many fields as most of them."""
+    ((width, _),) = Counter(len(row.fields) for row in division.rows).most_common(1) or [(0, 0)]
+    at = next((place for place, row in enumerate(division.rows) if len(row.fields) == width), 0)
+    return division._replace(skipped=division.rows[at].line - 1, rows=division.rows[at:]) if at else division
 
 
 def _rows(text: str, delimiter: str) -> list[CsvRow]:
@@ -248,17 +309,22 @@ def _rows(text: str, delimiter: str) -> list[CsvRow]:
     return [row for _, row in zip(range(FIRST_ROWS + 1), rows, strict=False)]
 
 
-def _even_rows(text: str, delimiter: str) -> list[CsvRow]:
-    """Return the first rows if this delimiter divides all into the same number of fields, and at least two."""
-    rows = _rows(text, delimiter)
-    widths = {len(row.fields) for row in rows}
-    return rows if len(widths) == 1 and min(widths) > 1 else []
-
-
-def _text_field(name: str, texts: Sequence[str | None]) -> pa.Field:
-    values = [text for text in texts if text is not None]
-    kind = (_type_of_numbers(values) or _type_of_texts(values)) if values else pa.string()
-    return pa.field(name, kind, nullable=len(values) < len(texts))
+def _type_of_column(values: Sequence[str], guess: CsvGuess) -> pa.DataType:
+    """Return the type of the texts of a column of CSV."""
+    if not values:
+        return pa.string()
+    numbers = [guess.numbers.plain(text) for text in values]
+    kind = None if None in numbers else _type_of_numbers([text for text in numbers if text is not None])
+    if kind is not None:
+        return kind
+    day, time = guess.pattern("day_pattern"), guess.pattern("time_pattern")
+    if day is not None and all(day.iso_day(text) is not None for text in values):
+        return pa.date32()
+    if time is not None and all(time.iso_time(text) is not None for text in values):
+        return pa.timestamp("us", "UTC" if "%z" in time.text else None)
+    kind = _type_of_texts(values)
+    is_other = (pa.types.is_date(kind) and day is not None) or (pa.types.is_timestamp(kind) and time is not None)
+    return pa.string() if is_other else kind
 
 
 def _type_of_numbers(texts: Sequence[str]) -> pa.DataType | None:
@@ -272,7 +338,7 @@ def _type_of_numbers(texts: Sequence[str]) -> pa.DataType | None:
         before = max(len(text.partition(".")[0].lstrip("-")) for text in texts)
         if behind <= _MOST_BEHIND and before <= _DIGITS - behind:
             return pa.decimal128(_DIGITS, behind)
-    are_floats = all(map(_NUMBER.fullmatch, texts)) and all(nearest_float(Decimal(text)) is not None for text in texts)
+    are_floats = all(map(NUMBER.fullmatch, texts)) and all(nearest_float(Decimal(text)) is not None for text in texts)
     return pa.float64() if are_floats else None
 
 
@@ -287,14 +353,19 @@ def _type_of_texts(texts: Sequence[str]) -> pa.DataType:
 
 
 def _of_json(file: Storage) -> Data:
+    contents = JsonLines(JsonOptions()).first_rows(file, FIRST_ROWS)
     rows = []
-    for content in JsonLines(JsonOptions()).first_rows(file, FIRST_ROWS):
+    for content in contents:
         with suppress(ValueError, RecursionError):
             row = json.loads(content, parse_float=Decimal)
             rows += [row] if isinstance(row, dict) else []
     if not rows:
         raise DamagedFileError(_NO_ROWS)
-    return Data(pa.schema(_members(rows)), {"format": "json"}, from_rows=True)
+    feed = feed_of(contents)
+    if feed is None:
+        return Data(pa.schema(_members(rows)), {"format": "json"}, from_rows=True)
+    schema = pa.schema([pa.field(TIME, pa.timestamp("ms", "UTC"), nullable=False), *_members(feed.rows)])
+    return Data(schema, {"format": "json", **feed.settings}, from_rows=True, doubts=feed.doubts, key=feed.key)
 
 
 def _members(rows: Sequence[Mapping[str, Any]]) -> list[pa.Field]:
@@ -314,7 +385,7 @@ def _type_of_values(values: Sequence[Any]) -> pa.DataType:
         return pa.bool_()
     if kinds == {int} and all(value in _INT64 for value in values):
         return pa.int64()
-    if kinds and kinds <= {int, Decimal} and all(nearest_float(value) is not None for value in values):
+    if kinds and kinds <= {int, float, Decimal} and all(_is_shown_by_float(value) for value in values):
         return pa.float64()
     if kinds == {str}:
         return _type_of_texts(values)
@@ -323,6 +394,10 @@ def _type_of_values(values: Sequence[Any]) -> pa.DataType:
     if kinds == {dict} and (members := _members(values)):
         return pa.struct(members)
     return _JSON
+
+
+def _is_shown_by_float(value: float | Decimal) -> bool:
+    return isinstance(value, float) or nearest_float(value) is not None
 
 
 def _joined(lists: Iterable[list[Any]]) -> list[Any]:

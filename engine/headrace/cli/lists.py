@@ -1,14 +1,15 @@
-"""`headrace sql`, `views`, `waiting` and `quarantine`: lists of what a job stores."""
+"""`headrace sql`, `views`, `waiting` and `quarantine`: lists of what a job stores; input leaves the quarantine by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Optional
 
 import typer
 
 from headrace.cli.arguments import (
     All,
+    Apply,
     AsOf,
     At,
     Branch,
@@ -23,12 +24,14 @@ from headrace.cli.arguments import (
     new_run_id,
     open_job,
 )
+from headrace.cli.proposal import Proposal, Shown, corrected
 from headrace.cli.state.rows import of_rows, total_of
 from headrace.names import counted
-from headrace.report import Drawing, Facts, Report, facts
+from headrace.report import Drawing, Facts, Report, Stored, Table, facts
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
+    from headrace.edits.requeue import QuarantinedRow
     from headrace.log.checkpoint import Checkpoint
     from headrace.readers.job_at import JobAtCheckpoint
 
@@ -223,6 +226,9 @@ def quarantine(
     as_of: AsOf = None,
     limit: Limit = 50,
     requeue: Annotated[bool, typer.Option("--requeue", help="Let the next run try again, where possible.")] = False,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Remove input that nobody needs. A dry run, unless --apply is given.")
+    ] = False,
     operator: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
@@ -232,32 +238,48 @@ def quarantine(
     file: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Option(
-            "--file", metavar="FILE", help="With --requeue: only rows of this file of a source. May be repeated."
+            "--file",
+            metavar="FILE",
+            help="With --requeue or --discard: only rows of this file of a source. May be repeated.",
         ),
     ] = None,
     why: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--why", metavar="TEXT", help="With --requeue: the reason, kept with the checkpoint."),
+        typer.Option(
+            "--why", metavar="TEXT", help="With --requeue or --discard: the reason, kept with the checkpoint."
+        ),
     ] = None,
+    apply: Apply = False,
     run_id: RunId = None,
     branch: Branch = None,
-) -> Report:
-    """List input that was set aside, newest first, with the reason; or requeue it.
+) -> Report | Proposal:
+    """List input that was set aside, newest first, with the reason; or requeue it, or discard it.
 
     --requeue takes input out of the quarantine, as a checkpoint, so that the next run tries again. Refused rows and files of
     sources: the next run reads them from their files again and takes them in first. Fix the cause before; a row that is
     still bad comes back. Failed elements of async operators: the next run calls for each again, with all attempts. Other
     rows stay: deliver them again. To undo it, restore the checkpoint before it.
 
+    --discard removes input of any kind that nobody needs, as a checkpoint, with --apply and --why; without --apply it shows what would
+    go. At a terminal it asks. 'headrace restore' undoes it while retention keeps the checkpoint before it.
+
     Example:  headrace quarantine flights
+
+    Example:  headrace quarantine flights --discard --source flight_events --apply --why "test rows of the sender"
 
     Example:  headrace quarantine flights --requeue --source flight_events --why "delay may be null now"
 
     Example:  headrace quarantine flights --requeue --operator weather --why "the service is back"
 
-    Exit codes: 0, also when nothing can be requeued; 2 for an unknown job, operator, source or checkpoint; 3 while a run holds
+    Exit codes: 0, also when nothing can be requeued; 2 for an unknown job, operator, source or checkpoint, nothing to discard, or no
+    reason to; 3 while a run holds
     the job; 7 when a file of a refused row is gone or has changed; 8 when the job's files are gone; 10 when job and sink disagree.
     """
+    if requeue and discard:
+        msg = "--requeue takes input in again, and --discard removes it: name one of them"
+        raise typer.BadParameter(msg)
+    if discard:
+        return _discard(load(job, branch=branch), operator, file or [], why, run_id, apply=apply)
     if requeue:
         return _requeue(load(job, branch=branch), operator, file or [], why, run_id or new_run_id())
     from headrace.readers.waiting import count_quarantine, list_quarantine
@@ -266,6 +288,23 @@ def quarantine(
     rows = list_quarantine(opened, limit, operator)
     total = total_of(rows, limit, lambda: count_quarantine(opened, operator))
     return of_rows(opened, rows, "quarantined", total=total)
+
+
+def _discard(
+    config: JobConfig, operator: str | None, files: list[str], why: str | None, run_id: str | None, *, apply: bool
+) -> Report | Proposal:
+    from headrace.edits.discard import DiscardRows
+
+    return corrected(config, DiscardRows(operator, tuple(files)), _discarded, run_id=run_id, apply=apply, why=why)
+
+
+def _discarded(rows: Sequence[QuarantinedRow]) -> Shown:
+    columns = ("operator", "position", "key", "error")
+    shown = [(row["operator"], row["position"], Stored(row["key"], is_key=True), row["error"]) for row in rows[:_SHOWN]]
+    return Shown({"discarded": len(rows)}, (Table.shown(columns, shown), f"{counted(len(rows), 'row')} in all."))
+
+
+_SHOWN: Final = 20
 
 
 def _requeue(config: JobConfig, operator: str | None, files: list[str], why: str | None, run_id: str) -> Report:

@@ -41,6 +41,10 @@ FROM_FILES = {
     **{template: FILES[template] for template in ("dags_jobs.py", "dags_errors.py")},
 }
 """The same for a project over data that is there."""
+OF_JOB = ("from_pipeline.py", "from_job.yaml")
+"""Templates of a job over data that is there, which are written into a project."""
+OF_PROJECT = ("pipelines_init.py", "cluster.yaml")
+"""Templates of files that such a job needs, and that a project may have already."""
 
 _NEXT = """\
 {{name}}/ is a project with one job and two days of sample orders. Next:
@@ -61,7 +65,14 @@ _NEXT_FROM = """\
   headrace run {{name}}
 
 Then change pipelines/{{name}}.py."""
-_INPUT = "input/rows"
+_NEXT_IN = """\
+{{name}} is a new job of this project, which copies the rows of
+{{source}}. Next:
+
+  headrace check {{name}}
+  headrace run {{name}}
+
+Then change pipelines/{{name}}.py."""
 _DAYS = (datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC))
 _ORDERS_A_DAY = 300
 _CUSTOMERS, _LOYAL = 30, 20
@@ -85,15 +96,25 @@ def new(
 
     With --from the job reads your own data instead: a file of Parquet, CSV, JSON or Avro, also packed, or the folder or URI of
     a Delta table. Its record has the columns with their types, names and nulls, and its pipeline copies the rows to a table.
-    The types of CSV and JSON are those of the first 1,000 rows.
+    The types of CSV and JSON are those of the first 1,000 rows. Within a project, this adds the job to it.
 
     Example:  headrace new shop
 
     Example:  headrace new orders --from /lake/orders/2026-03-01.csv
 
-    Exit codes: 0; 2 when NAME is not a valid name, its folder exists and is not empty, or FILE or TABLE cannot be read.
+    Exit codes: 0; 2 when NAME is not a valid name, its folder exists and is not empty, FILE or TABLE cannot be read, or a project
+    would lie within another.
     """
-    folder = Path.cwd() / _job_name(name)
+    from headrace.config import project_around
+
+    name = _job_name(name)
+    project = project_around(Path.cwd())
+    if project is None:
+        return _new_project(Path.cwd() / name, name, source)
+    return _new_job(project, name, source)
+
+
+def _new_project(folder: Path, name: str, source: str | None) -> Report:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         from headrace.errors import ConfigError
 
@@ -113,6 +134,37 @@ def _new_shop(folder: Path, name: str) -> Report:
 
 def _new_from(folder: Path, name: str, source: str) -> Report:
     """Make the project of a job that copies a file or table."""
+    return _copying(folder, name, source, FROM_FILES, _NEXT_FROM, copy="var/lake/copy", kept="input/rows")
+
+
+def _new_job(project: Path, name: str, source: str | None) -> Report:
+    """Add a job that copies a file or table to a project. Raises `ConfigError` without data, and for a job that is there."""
+    from headrace.errors import ConfigError
+
+    if source is None:
+        msg = (
+            f"this is the project {project}, and a project within a project would hide it; nothing was written. Go to a folder outside "
+            f"(cd {project.parent}) for a new project; headrace new {name} --from FILE adds a job over your data to this one"
+        )
+        raise ConfigError(msg)
+    files = {template: _filled(FROM_FILES[template], name) for template in OF_JOB}
+    there = [target for target in files.values() if (project / target).exists()]
+    if there:
+        msg = f"the project {project} has {' and '.join(there)} already; nothing was written. Choose another name"
+        raise ConfigError(msg)
+    files |= {
+        template: FROM_FILES[template] for template in OF_PROJECT if not (project / FROM_FILES[template]).exists()
+    }
+    return _copying(project, name, source, files, _NEXT_IN, copy=f"var/lake/{name}", kept=f"input/{name}")
+
+
+def _copying(
+    folder: Path, name: str, source: str, files: Mapping[str, str], following: str, *, copy: str, kept: str
+) -> Report:
+    """Write the files of a job that copies a file or table to the table at `copy`.
+
+    `kept` is the folder for a link to a file that lies in the project's own folder, or above it.
+    """
     from headrace.cli.data_columns import data_of
     from headrace.cli.record_code import record_code, texts_of
 
@@ -121,20 +173,23 @@ def _new_from(folder: Path, name: str, source: str) -> Report:
     place = Path(data.settings["path"])
     if "files" in data.settings and folder.resolve().is_relative_to(place.resolve()):
         # A job must not write into a folder that it reads, and the project is in the folder of the file.
-        data = data._replace(settings={**data.settings, "path": _INPUT})
-        (folder / _INPUT).mkdir(parents=True)
-        (folder / _INPUT / Path(source).name).symlink_to(Path(source).absolute())
-    texts = {**texts_of(data, code), "name": name}
-    for template, target in FROM_FILES.items():
+        data = data._replace(settings={**data.settings, "path": kept})
+        (folder / kept).mkdir(parents=True, exist_ok=True)
+        link = folder / kept / Path(source).name
+        if link.is_symlink():  # of a job whose files somebody removed
+            link.unlink()
+        link.symlink_to(Path(source).absolute())
+    texts = {**texts_of(data, code), "name": name, "copy": copy}
+    for template, target in files.items():
         _write(folder / _filled(target, name), _replaced(_template(template), texts))
     no_time = f"fill in the event time in pipelines/{name}.py: no column has timestamps without nulls"
     names = ", ".join(name or repr(name) for name in code.left_out)
     left_out = f"no field can have the columns {names}; pipelines/{name}.py says why"
     return Report(
-        *_written(folder, name, FROM_FILES, _replaced(_NEXT_FROM, texts)),
+        *_written(folder, name, files, _replaced(following, texts)),
         Note(no_time, "warning") if code.event_time is None else None,
         Note(left_out, "warning") if code.left_out else None,
-        Note(data.doubt, "warning") if data.doubt else None,
+        *(Note(doubt, "warning") for doubt in data.doubts),
     )
 
 

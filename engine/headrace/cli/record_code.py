@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from textwrap import wrap
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -21,6 +22,8 @@ from headrace.names import counted
 RECORD: Final = "Row"
 NO_TIME: Final = "FILL IN"
 """Event time of a source whose data has no column for it."""
+
+_COMMENT_WIDTH: Final = 86
 
 _UNSIGNED: Final = {
     pa.uint8(): "Int16",
@@ -69,14 +72,17 @@ _UNNAMED: Final = re.compile(r'[\\"\x00-\x1f]')
 class RecordCode(NamedTuple):
     """Code of a record type."""
 
-    imports: str
     classes: str
     event_time: str | None
     """Field of the event time; None where the data has no column for it."""
     left_out: list[str]
     """Columns that no field can have."""
+    fields: dict[str, str]
+    """Fields by their columns."""
     renamed: dict[str, str]
     """Columns by fields, where the code cannot name them, and the job's file does."""
+    is_local: bool
+    """Whether the event time has no zone."""
 
 
 def texts_of(data: Data, code: RecordCode) -> dict[str, str]:
@@ -89,21 +95,39 @@ def texts_of(data: Data, code: RecordCode) -> dict[str, str]:
         "told_by": f"its first {counted(FIRST_ROWS, 'row')}: later ones may have others"
         if data.from_rows
         else "its schema",
-        "imports": code.imports,
+        "imports": imports_of(code.classes, () if data.key is None else ("DEBEZIUM",)),
+        **_changes(None if data.key is None else code.fields[data.key]),
         "classes": code.classes,
-        "about_time": _WITHOUT_TIME if code.event_time is None else _ABOUT_TIME,
+        "about_time": _about_time(code),
         "event_time": code.event_time or NO_TIME,
-        "doubt": f"  # {data.doubt}" if data.doubt else "",
+        "doubts": "".join(f"\n    # {line}" for doubt in data.doubts for line in wrap(doubt, _COMMENT_WIDTH)),
         "settings": "\n".join(f"    {line}" for line in settings.splitlines()),
     }
+
+
+def _changes(key: str | None) -> dict[str, str]:
+    """Return the texts of a pipeline over a change feed, which keeps a table by a key; those of a copy of plain rows without one."""
+    if key is None:
+        return {"row_kind": "", "table": "", "mode": "append              # rows are only ever added"}
+    return {
+        "row_kind": "\n        row_kind=DEBEZIUM,",
+        "table": f"\n    # The key is a guess: name the primary key of the table."
+        f'\n    .normalize("latest", key=("{key}",))\n    .upsert_materialize("table", primary_key=("{key}",))',
+        "mode": "merge               # one row for each row of the table, kept up to date",
+    }
+
+
+def _about_time(code: RecordCode) -> str:
+    return _WITHOUT_TIME if code.event_time is None else _ABOUT_TIME + (_IN_UTC if code.is_local else "")
 
 
 _ABOUT_TIME: Final = (
     "# The event time is the first column of timestamps without nulls. Choose another if it is not the rows' own."
 )
+_IN_UTC: Final = "\n# Its times have no zone, so they count as times in UTC."
 _WITHOUT_TIME: Final = """\
 # FILL IN the event time: the field of the record with the time of a row. No column has timestamps without nulls. Declare
-# the field as a Timestamp (milliseconds), a TimestampMicros or a datetime, without `| None`."""
+# the field as a Timestamp (milliseconds), a TimestampMicros or a datetime, without `| None`. A day fits a Timestamp, too."""
 
 
 class _NoFieldError(Exception):
@@ -126,7 +150,12 @@ def record_code(schema: pa.Schema) -> RecordCode:
         raise ConfigError(msg) from error
     code = "\n\n\n".join(classes.texts)
     return RecordCode(
-        _imports(code), code, None if event_time is None else fields[event_time], left_out, classes.renamed
+        code,
+        None if event_time is None else fields[event_time],
+        left_out,
+        {schema.names[place]: name for place, name in fields.items()},
+        classes.renamed,
+        is_local=event_time is not None and schema.field(event_time).type.tz is None,
     )
 
 
@@ -282,11 +311,11 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
-def _imports(code: str) -> str:
-    """Return the imports that code needs, in their order."""
+def imports_of(code: str, more: Iterable[str] = ()) -> str:
+    """Return the imports that the code of classes needs, and `more` names of headrace, in their order."""
     words = {*re.findall(r"\w+", code)}
     ours = sorted(
-        words & {*_USED, "Timestamp", "TimestampMicros", "field"} - {"Annotated"} | {"Pipeline", "Struct"},
+        words & {*_USED, "Timestamp", "TimestampMicros", "field"} - {"Annotated"} | {"Pipeline", "Struct", *more},
         key=_import_order,
     )
     lines = ["import datetime as dt"]

@@ -19,6 +19,7 @@ from headrace.cli.arguments import (
     JobOrText,
     Name,
     RunId,
+    Yes,
     confirm,
     job_and_text,
     load,
@@ -83,7 +84,7 @@ def restore(
     *,
     to: Annotated[str, typer.Option("--to", metavar="CHECKPOINT", help="Checkpoint id or savepoint name.")],
     why: Why,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     bring_back_erased: Annotated[
         bool, typer.Option("--bring-back-erased", help="Even if it has rows of a key that was erased later.")
     ] = False,

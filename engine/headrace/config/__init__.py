@@ -33,6 +33,7 @@ from headrace.config._load import (
     list_jobs,
     load_cluster,
     load_job,
+    project_around,
     with_settings,
 )
 from headrace.config._scalars import allow_scheme, expand_settings
@@ -52,7 +53,7 @@ from headrace.config._sections import (
 )
 from headrace.config._sink import FOLDER_TABLE, SinkConfig
 from headrace.config._source import SOURCE_FORMATS, SourceConfig
-from headrace.config._time_pattern import time_pattern
+from headrace.config._time_pattern import TimePattern, time_pattern
 from headrace.config._types import PipelineCode, Promote
 from headrace.config._values import PATTERN as DURATION_PATTERN
 from headrace.config._values import Start, StartKind, format_duration, parse_duration, parse_timestamp, shown_url
@@ -96,6 +97,7 @@ __all__ = [
     "Start",
     "StartKind",
     "StateConfig",
+    "TimePattern",
     "UpsertMaterializeConfig",
     "WatermarkConfig",
     "allow_scheme",
@@ -116,6 +118,7 @@ __all__ = [
     "parse_condition",
     "parse_duration",
     "parse_timestamp",
+    "project_around",
     "raise_problems",
     "sends_lineage",
     "shown_url",

@@ -14,6 +14,7 @@ _LINE_ENDS = ("\n", "\r")
 def csv_problems(options: CsvOptions) -> Iterator[Problem]:
     """Yield options that cannot be, with the reasons."""
     yield from _problems_of_characters(options)
+    yield from _problems_of_thousands(options)
     yield from _problems_of_columns(options)
     yield from _problems_of_truth(options)
     yield from _problems_of_patterns(options)
@@ -43,6 +44,27 @@ def _problems_of_characters(options: CsvOptions) -> Iterator[Problem]:
         yield (
             "csv.comment",
             f"{comment!r} cannot begin comments: expected one character, such as '#', and no quote, line break or delimiter",
+        )
+
+
+def _problems_of_thousands(options: CsvOptions) -> Iterator[Problem]:
+    thousands = options.thousands
+    if thousands is None:
+        return
+    if len(thousands) != 1 or thousands.isalnum() or thousands in {"-", "+", options.quote, *_LINE_ENDS}:
+        yield (
+            "csv.thousands",
+            f"{thousands!r} cannot stand between thousands: expected one character, such as '.', and no digit, letter, sign, quote or line break",
+        )
+    elif thousands == options.decimal:
+        yield (
+            "csv.thousands",
+            f"{thousands!r} cannot stand between thousands: csv.decimal is {options.decimal!r}, too, so 1{thousands}028 would be two numbers",
+        )
+    elif thousands == options.delimiter and options.quote is None:
+        yield (
+            "csv.thousands",
+            f"{thousands!r} cannot stand between thousands: csv.delimiter is {options.delimiter!r}, too, and no quote holds a field together",
         )
 
 

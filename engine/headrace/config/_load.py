@@ -40,10 +40,15 @@ def _named_home(home: Path) -> Path:
     raise ConfigError(msg)
 
 
+def project_around(start: Path) -> Path | None:
+    """Return the nearest folder with `conf/jobs` from a folder upwards; None where there is none."""
+    return next((folder for folder in (start, *start.parents) if folder.joinpath(*_JOBS).is_dir()), None)
+
+
 def _nearest_home(start: Path) -> Path:
-    for folder in (start, *start.parents):
-        if folder.joinpath(*_JOBS).is_dir():
-            return folder
+    home = project_around(start)
+    if home is not None:
+        return home
     msg = (
         f"no Headrace project: neither {start} nor a folder above it has a folder conf/jobs. "
         f"Go to a project's folder (cd), or set {_HOME} to one. {_NEW}"

@@ -179,7 +179,10 @@ class CsvOptions(Section, frozen=True, kw_only=True):
     """Texts that mean false, in any case."""
 
     decimal: Literal[".", ","] = "."
-    """The character before the decimals of a number. Nothing may stand between thousands."""
+    """The character before the decimals of a number."""
+
+    thousands: str | None = None
+    """The character between groups of three digits, such as `"."` in 1.028,20. A number without any is read as well; a number with other groups is a bad value. null: nothing stands between digits."""
 
     day_pattern: str | None = None
     """How days are written, in [directives of strptime](sources.md#csv), such as `"%d.%m.%Y"`. null: 2026-01-31."""

@@ -360,7 +360,7 @@ class CsvFormat(FolderFormat):
 
     def how_written(self, source: str) -> str:
         """Return a sentence on the keys that say how the files of a source are written."""
-        return f" 'sources.{source}.csv' says how files are written: delimiter, day_pattern, time_pattern and decimal."
+        return f" 'sources.{source}.csv' says how files are written: delimiter, day_pattern, time_pattern, decimal and thousands."
 
     def problems(self, config: SourceConfig) -> Iterator[Problem]:
         """Yield options with which no file can be read."""

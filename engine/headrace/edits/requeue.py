@@ -283,7 +283,7 @@ def _commit(
 ) -> Checkpoint:
     files: dict[str, list[StagedFile]] = {}
     if any(back):
-        files[QUARANTINE] = [_stage(job, QUARANTINE, _removed(job, [*back.elements, *back.refused]))]
+        files[QUARANTINE] = [_stage(job, QUARANTINE, removed_rows([*back.elements, *back.refused], job.next_id))]
     for name, wait in waits.items():
         if mine := [row for row in back.elements if row["operator"] == name]:
             files.setdefault(ASYNC_REQUESTS, []).append(_stage(job, ASYNC_REQUESTS, _waiting(job, wait, mine)))
@@ -305,8 +305,9 @@ def _quarantined(job: OpenJob) -> list[QuarantinedRow]:
     return rows
 
 
-def _removed(job: OpenJob, rows: Sequence[QuarantinedRow]) -> pa.Table:
-    removals = [{**row, "raw": None, "checkpoint_id": job.next_id, "deleted": True} for row in rows]
+def removed_rows(rows: Sequence[QuarantinedRow], checkpoint_id: int) -> pa.Table:
+    """Return the rows with which a checkpoint removes rows of the quarantine."""
+    removals = [{**row, "raw": None, "checkpoint_id": checkpoint_id, "deleted": True} for row in rows]
     return pa.Table.from_pylist(removals, STATE_TABLES[QUARANTINE].schema)
 
 

@@ -13,13 +13,14 @@ and `headrace status` show those that a timer waits for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from headrace.api.functions import TimeDomain
 from headrace.log.checkpoint import Checkpoint, Kind
+from headrace.log.declared import StateSchemas
 from headrace.log.facts import NO_ROW_TIMES, RowTimes, WatermarkStep
 from headrace.log.lineage import Lineage
 from headrace.names import counted
@@ -96,6 +97,29 @@ def row_time_warnings(job: str, row_times: Mapping[str, RowTimes]) -> Iterator[R
                 "or in a Spark transform right after the source"
             )
             yield RunWarning("doubtful_times", text, fields)
+
+
+def stateful(schemas: StateSchemas) -> set[str]:
+    """Return the operators that store state by what checkpoints record of their states."""
+    return {
+        name for name, states in schemas.items() if any(state.kept and not state.removed for state in states.values())
+    }
+
+
+def new_operator_warnings(job: str, before: Sequence[Checkpoint], now: Collection[str]) -> Iterator[RunWarning]:
+    """Yield a warning for each operator whose state begins after the records that a lineage has taken in: it is new in the code.
+
+    `now` has the operators that store state from the next checkpoint on. An operator whose state stayed stored while it was away is not new.
+    """
+    if not any(checkpoint.kind is Kind.BATCH for checkpoint in before):
+        return
+    last = before[-1]
+    for name in sorted({*now} - last.state_schemas.keys()):
+        text = (
+            f"operator '{name}' is new in this job: its state starts empty, and it has not seen the records up to checkpoint {last.checkpoint_id}. "
+            f"If it needs them, a branch from the beginning computes it over all input: headrace branch create {job} NAME --at 0, run it, and promote it"
+        )
+        yield RunWarning("new_operator", text, {"operator": name, "checkpoint": last.checkpoint_id})
 
 
 def passed_versions(checkpoints: Iterable[Checkpoint]) -> dict[str, list[PassedVersion]]:

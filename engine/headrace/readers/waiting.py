@@ -117,13 +117,16 @@ def _of(job: JobAtCheckpoint, operator: str | None, key: str | None) -> list[Con
 
 
 def list_quarantine(job: JobAtCheckpoint, limit: int = 50, operator: str | None = None) -> Rows:
-    """Return rows of the quarantine, newest first; only those of one operator or source, if `operator` names it.
+    """Return rows of the quarantine, those of the newest checkpoint first, in the order of files and of rows in them.
 
-    Raises `ConfigError` for an unknown operator.
+    Only those of one operator or source, if `operator` names it. Raises `ConfigError` for an unknown operator.
     """
     check_operator(job, operator, WITH_QUARANTINE)
     return job.live_rows(
-        QUARANTINE, entries_of(operator), "ORDER BY checkpoint_id DESC, source, position LIMIT ?", [limit]
+        QUARANTINE,
+        entries_of(operator),
+        "ORDER BY checkpoint_id DESC, source, file, first_row, position LIMIT ?",
+        [limit],
     )
 
 

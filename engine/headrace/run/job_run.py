@@ -25,10 +25,12 @@ from headrace.log.branches import Branches
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.intervals import gap_before, interval_of, place_of
 from headrace.log.warnings import (
+    new_operator_warnings,
     passed_version_warnings,
     passed_versions,
     row_time_warnings,
     row_times_of,
+    stateful,
     watermark_waits,
 )
 from headrace.run.agenda import (
@@ -273,7 +275,7 @@ def run_on(
         intake = Intake(plan, config, topics=topics, steps=steps, corrected=_corrected(config, mode))
         ending: Ending = "end" if options.end_of_input else "finish" if options.finish else None
         calls = UnansweredCalls(batches)
-        owed = _held(job.last)
+        owed, before = _held(job.last), job.lineage.checkpoints
         with _ended(batches):
             with ended_by_sigterm(batches.stop):
                 reason = _run_all(mode, batches, intake, ending)
@@ -287,7 +289,11 @@ def run_on(
             unreported = [*job.unreported, *batches.committed]
             row_times = row_times_of(unreported)
             passed = passed_versions(unreported)
-            for warning in (*row_time_warnings(config.job, row_times), *passed_version_warnings(passed)):
+            for warning in (
+                *new_operator_warnings(config.job, before, stateful(job.last.state_schemas)),
+                *row_time_warnings(config.job, row_times),
+                *passed_version_warnings(passed),
+            ):
                 events.degrade(warning)
         for warning in run_warnings(config, job.lineage.checkpoints):
             events.of_input(warning)

@@ -257,7 +257,7 @@ class _FileReader:
 
     def _problem(self, file: InputFile, rows: FileRows) -> str | None:
         table = rows.table
-        if (problem := self._check(rows).problem(table)) is not None:
+        if (problem := self._check(rows).problem(table, rows.header)) is not None:
             return problem
         # The arrival order of other files depends on this number.
         count = table.num_rows if rows.of is None else rows.of

@@ -13,10 +13,12 @@ from headrace.log.intervals import interval_of, position_of
 from headrace.log.log import CheckpointLog
 from headrace.log.warnings import (
     RunWarning,
+    new_operator_warnings,
     passed_version_warnings,
     passed_versions,
     row_time_warnings,
     row_times_of,
+    stateful,
 )
 from headrace.run.events import sink_rows
 from headrace.run.options import RunReport, SinkReport
@@ -79,7 +81,9 @@ def _published(own: Sequence[Checkpoint], wanted: Interval | None) -> list[tuple
 
 
 def _warnings(config: JobConfig, own: Sequence[Checkpoint], lineage: Sequence[Checkpoint]) -> list[RunWarning]:
-    warnings = [*row_time_warnings(config.job, row_times_of(own)), *passed_version_warnings(passed_versions(own))]
+    before = lineage[: lineage.index(own[0])] if own else ()
+    new = new_operator_warnings(config.job, before, stateful(own[-1].state_schemas) if own else ())
+    warnings = [*new, *row_time_warnings(config.job, row_times_of(own)), *passed_version_warnings(passed_versions(own))]
     with suppress(HeadraceError):  # the input may be out of reach from this machine: the run has warned on it
         warnings += [own for own in run_warnings(config, lineage) if own.kind != InputKind.CLEANED_UP]
     return warnings

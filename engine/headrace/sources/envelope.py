@@ -9,7 +9,8 @@ decoded from Avro are that already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -139,6 +140,21 @@ def changes_a_row(options: EventOptions, text: bytes) -> bool:
         return FEEDS[options.feed](text, None, options.table) is not None
     except EventError:
         return True
+
+
+def plain_rows(options: EventOptions, texts: Iterable[bytes]) -> list[dict[str, Any]]:
+    """Return the rows of events as plain values, for a look at a feed; not those of events that cannot be read."""
+    rows = []
+    for text in texts:
+        with suppress(EventError):
+            event = FEEDS[options.feed](text, None, options.table)
+            if event is not None:
+                rows.append({name: _decoded(_with_type(event, name)) for name in event.row})
+    return rows
+
+
+def _with_type(event: Event, name: str) -> msgspec.Raw:
+    return _converted(event.row[name], name, event.types[name]) if name in event.types else event.row[name]
 
 
 _NULL: Final = msgspec.Raw(b"null")

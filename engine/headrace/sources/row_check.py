@@ -63,8 +63,8 @@ class RowCheck:
         self._place_of_event_time = node.record.__struct_fields__.index(node.event_time)
         self._kind_of_event_time = cast("ScalarKind", columns_of(node.record)[self._place_of_event_time].kind)
 
-    def problem(self, table: pa.Table) -> str | None:
-        """Return why a file with this table is refused as a whole; None if it is not.
+    def problem(self, table: pa.Table, header: str = "") -> str | None:
+        """Return why a file with this table is refused as a whole; None if it is not. `header` says which columns the file has.
 
         A column is missing, there twice, or there under a name that is almost its own; or it has times that are finer than a millisecond.
         """
@@ -74,7 +74,7 @@ class RowCheck:
         if (near := near_names(table.schema, wanted_columns(self._node))) is not None:
             return near
         if missing := self._reader.missing(names):
-            return f"no column {', '.join(missing)}"
+            return f"no column {', '.join(missing)}{header}"
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             return f"more than one column {', '.join(twice)}"
@@ -277,9 +277,11 @@ class ColumnProblem(NamedTuple):
 
 
 def column_problems(
-    node: SourceNode, schema: pa.Schema, place: str, own: Sequence[str] = ()
+    node: SourceNode, schema: pa.Schema, place: str, own: Sequence[str] = (), header: str = ""
 ) -> Iterator[ColumnProblem]:
     """Yield the problems of the columns of a file or table at a place. `own` are further columns that its rows will have.
+
+    `header` says which columns the file has, for a message on one that is missing.
 
     A column of the type null fits: nothing is known of its values.
     """
@@ -290,9 +292,11 @@ def column_problems(
     near = near_names(schema, wanted_columns(node))
     if near is not None:
         yield ColumnProblem(f"{place}: {near}", of_file=True)
-    for name in RecordReader(node.record, node.row_kind, names=node.names).missing([*schema.names, *own]):
-        if near is None or not near.startswith(f"{name} "):
-            yield ColumnProblem(f"{place} has no column {name}, which {node.record.__name__} needs", of_file=True)
+    lacking = RecordReader(node.record, node.row_kind, names=node.names).missing([*schema.names, *own])
+    missing = [name for name in lacking if near is None or not near.startswith(f"{name} ")]
+    if missing:
+        why = f"{place} has no column {', '.join(missing)}, which {node.record.__name__} needs{header}"
+        yield ColumnProblem(why, of_file=True)
     columns = {column.stored: column for column in columns_of(node.record, node.names)}
     for name, stored in zip(schema.names, schema.types, strict=True):
         kind = stored.value_type if pa.types.is_dictionary(stored) else stored

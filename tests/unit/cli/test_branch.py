@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -110,6 +111,41 @@ def test_promoted_branch_becomes_the_job(headrace, job, forked):
     assert [row["customer"] for row in json.loads(headrace(*query).stdout)["rows"]] == ["ann", "bob", "cyd"]
     assert "added" in headrace("diff shop --from 1 --to 4").stdout
     assert "promotion" in headrace("checkpoints shop").stdout
+
+
+class Terminal:
+    """A terminal at which somebody says yes or no, and what was asked."""
+
+    def __init__(self, monkeypatch, *, says, input_too=True):
+        self.questions = []
+        of_terminal = SimpleNamespace(isatty=lambda: True)
+        streams = SimpleNamespace(
+            stdin=of_terminal if input_too else SimpleNamespace(isatty=lambda: False), stdout=of_terminal
+        )
+        monkeypatch.setattr("headrace.cli.arguments.sys", streams)
+        self.says = says
+        monkeypatch.setattr("typer.confirm", self._confirm)
+
+    def _confirm(self, question, **_):
+        self.questions.append(question)
+        return self.says
+
+
+def test_promotion_asks_at_a_terminal(headrace, job, forked, monkeypatch):
+    terminal = Terminal(monkeypatch, says=False)
+    answer = headrace("branch promote shop try_it")
+    assert (answer.exit_code, job.last().checkpoint_id) == (2, 1)
+    assert "not confirmed: nothing was changed" in answer.output
+    assert terminal.questions == ["Make state and sinks of branch 'try_it' those of job 'shop'?"]
+
+
+@pytest.mark.parametrize(("option", "input_too"), [("--yes", True), ("", False)])
+def test_promotion_does_not_ask_again(headrace, job, forked, monkeypatch, option, input_too):
+    terminal = Terminal(monkeypatch, says=False, input_too=input_too)
+    job.feed(("cyd", 7))
+    job.run("try_it")
+    assert headrace(f"branch promote shop try_it {option}").exit_code == 0
+    assert terminal.questions == []
 
 
 def test_dropped_branch_is_no_longer_listed(headrace, forked):

@@ -138,6 +138,12 @@ def test_check_names_columns_that_do_not_fit(headrace, home, columns, exit_code,
     assert (result.exit_code, detail.partition(": rename")[0]) == (exit_code, says.format(file=file))
 
 
+EMPTY = (
+    "it is empty, and should have a header even without rows: an upload may have failed, or csv.header is to be false"
+)
+WRONG_DELIMITER = " (its header has: 'tail;at'; csv.delimiter is ',', and ';' may be the one to write there)"
+
+
 @pytest.mark.parametrize(
     ("content", "exit_code", "says"),
     [
@@ -145,10 +151,10 @@ def test_check_names_columns_that_do_not_fit(headrace, home, columns, exit_code,
         (
             "tail;at\nN1;1\n",
             1,
-            {"{file} has no column tail, which Event needs", "{file} has no column at, which Event needs"},
+            {"{file} has no column tail, at, which Event needs" + WRONG_DELIMITER},
         ),
         ("tail,,at\n", 1, {"{file}, the newest file, cannot be read: its header has a column without a name"}),
-        ("", 0, set()),
+        ("", 1, {"{file}, the newest file, cannot be read: " + EMPTY}),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
@@ -169,9 +175,17 @@ def test_check_reads_the_header_of_the_newest_csv(headrace, home, content, exit_
     [
         ("header: false, columns: [tail, at]", b"N1,1\n", ""),
         ("header: false, columns: [tail, at]", b"N1,1,2\n", "its first row has 3 fields, csv.columns has 2"),
-        ("header: false, columns: [tail, when]", b"N1,1\n", "has no column at, which Event needs"),
+        (
+            "header: false, columns: [tail, when]",
+            b"N1,1\n",
+            "has no column at, which Event needs (csv.columns has: tail, when)",
+        ),
         ("skip_lines: 1", b"report\ntail,at\n", ""),
-        ("skip_lines: 2", b"report\ntail,at\n\nN1,1\n", "has no column tail, which Event needs"),
+        (
+            "skip_lines: 2",
+            b"report\ntail,at\n\nN1,1\n",
+            "has no column tail, at, which Event needs (its header has: 'N1', '1')",
+        ),
         ("skip_lines: 9", b"tail,at\n", "it has 1 line, and 9 should stand before its first row"),
         ("encoding: utf-16", "tail,at\n".encode("utf-16"), ""),
         ("encoding: utf-8", "tail,at\n".encode("utf-16"), "it begins with the mark of utf-16-le"),

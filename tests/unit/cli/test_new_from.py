@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 from headrace.api.graph import SourceNode
 from headrace.cli import app
 from headrace.cli.data_columns import data_of
-from headrace.cli.record_code import record_code
+from headrace.cli.record_code import imports_of, record_code
 from headrace.config import FileOptions
 from headrace.records.column_types import columns_of
 from headrace.sources.folder.formats import read_file
@@ -257,7 +257,7 @@ def test_variants_of_a_table_are_free_json(here):
     table = HandTable(here / "table", [column(*named) for named in kinds.items()], features=["variantType"])
     table.commit()
     code = record_code(data_of(str(here / "table")).columns)
-    record = loaded(f"{code.imports}\n\n\n{code.classes}")
+    record = loaded(f"{imports_of(code.classes)}\n\n\n{code.classes}")
     hints = get_type_hints(record.Row)
     assert hints == {
         "id": str | None,
@@ -277,7 +277,7 @@ def test_names_that_are_no_identifiers(here):
     names = ["US Gross", "us_gross", "1", "class", "$type", "int", "dt", "__x", "a.b", "日"]
     pq.write_table(pa.table({"at": EVERY["at"], **{name: [1, 2] for name in names}}), here / "a.parquet")
     code = record_code(data_of(str(here / "a.parquet")).columns)
-    record = loaded(f"{code.imports}\n\n\n{code.classes}").Row
+    record = loaded(f"{imports_of(code.classes)}\n\n\n{code.classes}").Row
     assert [column.stored for column in columns_of(record, (*code.renamed.items(),))] == ["at", *names]
     assert copied(here, here / "a.parquet").num_rows == 2
 
@@ -325,7 +325,7 @@ def test_record_reads_every_drawn_row(tmp_path, drawn):
     table = arrow_table(drawn)
     pq.write_table(table, tmp_path / "a.parquet")
     code = record_code(data_of(str(tmp_path / "a.parquet")).columns)
-    record = loaded(f"from __future__ import annotations\n{code.imports}\n\n\n{code.classes}").Row
+    record = loaded(f"from __future__ import annotations\n{imports_of(code.classes)}\n\n\n{code.classes}").Row
     node = SourceNode(
         "rows", record, record.__struct_fields__[0], (), None, timedelta(0), rename=(*code.renamed.items(),)
     )
@@ -399,3 +399,310 @@ def test_name_that_exists_is_refused(here):
     (here / "copied" / "mine").touch()
     (here / "a.csv").write_text(CSV)
     assert "exists and is not empty" in new(here / "a.csv").stderr
+
+
+# --------------------------------------------------------------------------------------------------- notation of CSV
+
+
+def csv_options(here: Path) -> dict[str, Any]:
+    """Return the options of CSV that `new` writes for a.csv."""
+    done = new(here / "a.csv")
+    assert done.exit_code == 0, done.output
+    source = yaml.safe_load((here / "copied/conf/jobs/copied.yaml").read_text())["sources"]["rows"]
+    return dict(source.get("csv", {}))
+
+
+def job_text(here: Path) -> str:
+    """Return the text of the job's file without the breaks of its comments."""
+    return (here / "copied/conf/jobs/copied.yaml").read_text().replace("\n    # ", " ")
+
+
+GERMAN = """\
+Nr;Buchung;Betrag;Wert;Menge;PLZ
+1;31.12.2025 23:15;1.028,20;30.12.2025;1.000;01067
+2;01.02.2026 08:00;-12,50;01.02.2026;;80331
+"""
+
+
+@pytest.mark.slow
+def test_german_csv_runs_as_it_is(here):
+    (here / "a.csv").write_text(GERMAN)
+    rows = copied(here, here / "a.csv").to_pylist()
+    assert [(row["Betrag"], row["Wert"], row["Menge"], row["PLZ"]) for row in rows] == [
+        (Decimal("1028.20"), date(2025, 12, 30), 1000, "01067"),
+        (Decimal("-12.50"), date(2026, 2, 1), None, "80331"),
+    ]
+    assert rows[0]["Buchung"].replace(tzinfo=None) == datetime(2025, 12, 31, 23, 15)  # noqa: DTZ001 - the zone is another's
+
+
+def test_german_notation_is_guessed(here):
+    (here / "a.csv").write_text(GERMAN)
+    assert csv_options(here) == {
+        "delimiter": ";",
+        "decimal": ",",
+        "thousands": ".",
+        "day_pattern": "%d.%m.%Y",
+        "time_pattern": "%d.%m.%Y %H:%M",
+    }
+    assert fields_of(here / "a.csv") == {
+        "Nr": "int",
+        "Buchung": "TimestampMicros",
+        "Betrag": "Annotated[Decimal, Digits(18, 2)]",
+        "Wert": "dt.date",
+        "Menge": "int | None",
+        "PLZ": "str",
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        (["1.5", "2"], {}),
+        (["1,5", "2"], {"decimal": ","}),
+        (["1,234.5", "2"], {"thousands": ","}),
+        (["1'234.5"], {"thousands": "'"}),
+        (["1 234,5", "1,5"], {"decimal": ",", "thousands": " "}),
+        (["1.028", "12.5"], {}),
+        (["1.028", "1,5"], {"decimal": ",", "thousands": "."}),
+        (["31.12.2025"], {"day_pattern": "%d.%m.%Y", "time_pattern": "%d.%m.%Y"}),
+        (["12/31/2025", "1/2/2025"], {"day_pattern": "%m/%d/%Y", "time_pattern": "%m/%d/%Y"}),
+        (["2025/02/01"], {"day_pattern": "%Y/%m/%d", "time_pattern": "%Y/%m/%d"}),
+        (["31-12-99"], {"day_pattern": "%d-%m-%y", "time_pattern": "%d-%m-%y"}),
+        (["2025-12-31"], {}),
+        (["12/31/2025 1:05 pm", "01/02/2025 11:05 AM"], {"time_pattern": "%m/%d/%Y %I:%M %p"}),
+        (["31.12.2025, 13:05:10,250"], {"time_pattern": "%d.%m.%Y, %H:%M:%S,%f"}),
+        (["31.12.2025 13:05:10 +01:00"], {"time_pattern": "%d.%m.%Y %H:%M:%S %z"}),
+        (["2025-12-31 13:05"], {}),
+        (["31.12.2025", "soon"], {}),
+        (["10.20.30", "1.2.3"], {}),
+        (["01067", "1.5.a"], {}),
+    ],
+)
+def test_notation_is_guessed_where_one_fits(here, values, options):
+    (here / "a.csv").write_text("id;x\n" + "".join(f"1;{value}\n" for value in values))
+    assert csv_options(here) == {"delimiter": ";", **options}
+    assert "may mean" not in job_text(here)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "meanings"),
+    [
+        ("1.028", "Annotated[Decimal, Digits(18, 3)]", '1.028 (decimal: ".") or 1028 (decimal: ",", thousands: ".")'),
+        ("1,028", "str", '1.028 (decimal: ",") or 1028 (decimal: ".", thousands: ",")'),
+        ("01.02.2025", "str", '2025-02-01 (day_pattern: "%d.%m.%Y") or 2025-01-02 (day_pattern: "%m.%d.%Y")'),
+        ("01/02/2025 10:00", "str", 'T10:00:00 (time_pattern: "%d/%m/%Y %H:%M") or 2025-01-02T10:00:00'),
+    ],
+)
+def test_ambiguous_notation_is_not_guessed(here, value, kind, meanings):
+    (here / "a.csv").write_text(f"id;x\n1;{value}\n")
+    assert csv_options(here) == {"delimiter": ";"}
+    assert f"x: '{value}' may mean" in job_text(here)
+    assert meanings in job_text(here)
+    assert fields_of(here / "a.csv")["x"] == kind
+
+
+def test_ambiguous_notation_is_warned_of(here):
+    (here / "a.csv").write_text("id;x\n1;01.02.2025\n")
+    assert "may mean 2025-02-01" in new(here / "a.csv").stderr.replace("\n", " ")
+
+
+def test_other_columns_settle_the_order(here):
+    (here / "a.csv").write_text("day;at\n01.02.2025;31.12.2025 10:00\n")
+    assert csv_options(here) == {"delimiter": ";", "day_pattern": "%d.%m.%Y", "time_pattern": "%d.%m.%Y %H:%M"}
+
+
+@pytest.mark.slow
+def test_day_may_be_declared_as_event_time(here):
+    (here / "a.csv").write_text("id;day\n1;31.12.2025\n")
+    assert "fill in the event time" in new(here / "a.csv").stderr
+    code = here / "copied/pipelines/copied.py"
+    text = code.read_text().replace("day: dt.date", "day: Timestamp").replace('"FILL IN"', '"day"')
+    code.write_text(text.replace("import Pipeline, Struct", "import Pipeline, Struct, Timestamp"))
+    run = headrace(here / "copied", "run", "copied", "--runner", "local")
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize(
+    ("rows", "kinds"),
+    [
+        ("1.028,20;52.5", {"a": "str", "b": "Annotated[Decimal, Digits(18, 1)]"}),
+        ("31.12.2025;2025-12-31", {"a": "str", "b": "dt.date"}),
+    ],
+)
+def test_contradicting_columns_are_not_guessed(here, rows, kinds):
+    (here / "a.csv").write_text(f"a;b\n{rows}\n")
+    assert csv_options(here) == {"delimiter": ";"}
+    assert "columns are written in several ways" in job_text(here)
+    assert fields_of(here / "a.csv") == kinds
+
+
+def test_text_of_windows_is_read(here):
+    (here / "a.csv").write_bytes("id;Straße\n1;Müller\n".encode("windows-1252"))
+    assert csv_options(here) == {"delimiter": ";", "encoding": "windows-1252"}
+    assert "it is not utf-8: its byte 7 is 'ß' in windows-1252" in job_text(here)
+
+
+def test_delimiter_of_most_rows_is_said(here):
+    (here / "a.csv").write_text("id;x\n1;a\n2;b\nend of file\n")
+    assert csv_options(here) == {"delimiter": ";"}
+    assert "no delimiter divides all rows alike: with ';', 1 of 4 rows differ from the header" in job_text(here)
+
+
+@pytest.mark.slow
+def test_title_before_the_header_is_passed_over(here):
+    (here / "a.csv").write_text(
+        "Sales, January\nas of: now\n\nnr;at;paid\n1;31.01.2026 10:00;1,5\n2;31.01.2026 11:00;2,5\n"
+    )
+    assert copied(here, here / "a.csv")["paid"].to_pylist() == [Decimal("1.5"), Decimal("2.5")]
+    source = yaml.safe_load((here / "copied/conf/jobs/copied.yaml").read_text())["sources"]["rows"]
+    assert source["csv"]["skip_lines"] == 3
+    assert "its first 3 lines have no columns, so they are taken for a title" in job_text(here)
+
+
+def test_doubt_says_how_values_are_read(here):
+    (here / "a.csv").write_text("id;x;day\n1;1.028;01.02.2025\n")
+    csv_options(here)
+    assert "nothing was chosen, so it is 1.028 until" in job_text(here)
+    assert "nothing was chosen, so it is a text until" in job_text(here)
+
+
+# ---------------------------------------------------------------------------------------------------- within a project
+
+
+@pytest.fixture
+def project(here: Path) -> Path:
+    """Return the folder of a project with the job copied, over a.csv beside it."""
+    (here / "a.csv").write_text(CSV)
+    assert new(here / "a.csv").exit_code == 0
+    return here / "copied"
+
+
+@pytest.mark.slow
+def test_job_is_added_to_the_project(project, monkeypatch):
+    (project / "tests").mkdir()
+    monkeypatch.chdir(project / "tests")
+    done = new(project.parent / "a.csv", "second")
+    assert done.exit_code == 0, done.output
+    assert "second is a new job of this project" in done.output
+    assert not (project / "tests" / "second").exists()
+    assert sorted(file.name for file in (project / "conf/jobs").iterdir()) == ["copied.yaml", "second.yaml"]
+    for job in ("copied", "second"):
+        run = headrace(project, "run", job, "--runner", "local")
+        assert run.returncode == 0, run.stdout + run.stderr
+    assert DeltaTable(str(project / "var/lake/second")).to_pyarrow_table().num_rows == 2
+
+
+def test_added_job_writes_only_its_files(project, monkeypatch):
+    monkeypatch.chdir(project)
+    files = {path for path in project.rglob("*") if path.is_file()}
+    (project / "README.md").write_text("mine")
+    (project / "conf/clusters/local.yaml").unlink()
+    assert new(project.parent / "a.csv", "second").exit_code == 0
+    names = {"conf/jobs/second.yaml", "pipelines/second.py", "input/second/a.csv"}
+    assert {path for path in project.rglob("*") if path.is_file()} == files | {project / name for name in names}
+    assert (project / "README.md").read_text() == "mine"
+
+
+def test_job_that_exists_is_not_added(project, monkeypatch):
+    monkeypatch.chdir(project)
+    done = new(project.parent / "a.csv", "copied")
+    assert done.exit_code == 2
+    assert "has pipelines/copied.py and conf/jobs/copied.yaml already" in done.stderr.replace("\n", " ")
+
+
+def test_project_within_a_project_is_refused(project, monkeypatch):
+    monkeypatch.chdir(project)
+    done = CliRunner().invoke(app, ["new", "shop"])
+    assert done.exit_code == 2
+    assert "a project within a project" in done.stderr.replace("\n", " ")
+    assert "headrace new shop --from FILE adds a job" in done.stderr.replace("\n", " ")
+    assert not (project / "shop").exists()
+
+
+# ------------------------------------------------------------------------------------------------------- change feeds
+
+
+def change(op: str, before: Any = None, after: Any = None, **source: Any) -> dict[str, Any]:
+    source = {"connector": "postgresql", "schema": "public", "table": "customers", "ts_ms": 1_772_362_800_000} | source
+    return {"before": before, "after": after, "source": source, "op": op, "ts_ms": 1_772_362_800_123}
+
+
+CHANGES = [
+    change("r", after={"id": 1, "email": "a@x", "age": 7, "spent": 1.5}),
+    change("u", {"id": 1, "email": "a@x", "age": 7}, {"id": 1, "email": None, "age": 8, "spent": 2}),
+    change("d", before={"id": 1}),
+]
+
+
+def write_lines(here: Path, rows: list[Any]) -> Path:
+    (here / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return here / "a.jsonl"
+
+
+def feed_settings(here: Path) -> dict[str, Any]:
+    settings = yaml.safe_load((here / "copied/conf/jobs/copied.yaml").read_text())["sources"]["rows"]
+    return {key: value for key, value in settings.items() if key not in {"path", "files"}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("last", [[], [change("c", after={"id": 2, "email": "b@x", "age": 1})]])
+def test_debezium_events_make_their_table(here, last):
+    rows = copied(here, write_lines(here, [*CHANGES, *last])).to_pylist()
+    assert feed_settings(here) == {"format": "json", "envelope": "debezium"}
+    assert [(row["id"], row["email"], row["age"]) for row in rows] == ([(2, "b@x", 1)] if last else [])
+
+
+def test_debezium_record_has_the_columns_of_rows(here):
+    assert fields_of(write_lines(here, CHANGES)) == {
+        "source_ts_ms": 'Timestamp = field(name="__source_ts_ms")',
+        "id": "int",
+        "email": "str | None",
+        "age": "int | None",
+        "spent": "float | None",
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "key"),
+    [
+        ([{"nr": 1, "id": 2}], "id"),
+        ([{"a": None, "order no": 1, "b": 2}, {"a": 1, "order no": 2, "b": None}], "order_no"),
+        ([{"a": None}], "a"),
+    ],
+)
+def test_key_of_a_feed_is_guessed(here, rows, key):
+    new(write_lines(here, [change("c", after=row) for row in rows]))
+    code = (here / "copied/pipelines/copied.py").read_text()
+    assert f'.normalize("latest", key=("{key}",))' in code
+    assert "row_kind=DEBEZIUM," in code
+
+
+def test_debezium_schemas_tell_the_types(here):
+    parts = [{"field": "id"}, {"field": "day", "name": "io.debezium.time.Date"}]
+    schema = {"fields": [{"field": "before", "fields": parts}, {"field": "after", "fields": parts}]}
+    events = [{"schema": schema, "payload": change("c", after={"id": 1, "day": 20_000})}, {"ts_ms": 5}]
+    assert fields_of(write_lines(here, events))["day"] == "dt.date"
+    assert "have no schemas" not in new(here / "a.jsonl").stderr.replace("\n", " ")
+
+
+def test_feed_of_several_tables_names_one(here):
+    other = change("c", after={"other": 1}, table="orders")
+    assert "other" not in fields_of(write_lines(here, [*CHANGES, other]))
+    done = new(here / "a.jsonl").stderr.replace("\n", " ")
+    assert "events of the tables customers, orders: this source reads those of customers" in done
+    assert feed_settings(here)["envelope_table"] == "customers"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [*CHANGES, {"id": 1}],
+        [{"op": "c", "after": {"id": 1}}],
+        [{"op": "x", "after": {"id": 1}, "source": {}}],
+        [{"op": "c", "after": {"id": 1}, "source": "web"}],
+    ],
+)
+def test_other_objects_are_no_feed(here, rows):
+    write_lines(here, rows)
+    assert new(here / "a.jsonl").exit_code == 0
+    assert feed_settings(here) == {"format": "json"}

@@ -1,4 +1,4 @@
-"""`headrace quarantine --requeue`, and the output of other commands about requeued rows."""
+"""`headrace quarantine --requeue` and `--discard`, and the output of other commands about requeued rows."""
 
 from __future__ import annotations
 
@@ -72,3 +72,31 @@ def test_unknown_names_and_missing_files_set_exit_codes(headrace, job):
     result = headrace("quarantine shops --requeue")
     assert result.exit_code == 7
     assert job.last.checkpoint_id == 1
+
+
+def test_rows_of_a_file_are_listed_by_number(headrace, monkeypatch):
+    job = RefusedJob(source={"max_quarantined": "none"})
+    job.feed(*(f"{number}?" for number in range(12)))
+    job.run()
+    monkeypatch.setenv("HEADRACE_HOME", os.fspath(job.harness.folder))
+    rows = json.loads(headrace("quarantine shops --json").stdout)["quarantined"]
+    assert [row["position"] for row in rows] == [f"000001.parquet:{number}" for number in range(12)]
+
+
+def test_discard_is_a_dry_run_first(headrace, job):
+    shown = words_of(headrace("quarantine shops --discard --source rows"))
+    assert "rows 000001.parquet:1" in shown
+    assert "3 rows in all. Nothing was changed. --apply does it." in shown
+    assert job.last.checkpoint_id == 1
+    assert headrace("quarantine shops --discard --apply").exit_code == 2
+    assert headrace("quarantine shops --discard --requeue").exit_code == 2
+    assert job.last.checkpoint_id == 1
+
+
+def test_discard_answers_in_json(headrace, job):
+    words = ["quarantine", "shops", "--discard", "--file", "000002.parquet", "--apply", "--why", "no use", "--json"]
+    answer = json.loads(headrace(*words).stdout)
+    assert answer == {"job": "shops", "branch": None, "applied": True, "checkpoint": 2, "discarded": 1}
+    assert job.last.note.startswith("quarantined rows of rows discarded: no use (by ")
+    assert "discarded: no use" in words_of(headrace("checkpoints shops"))
+    assert headrace(*words).exit_code == 2

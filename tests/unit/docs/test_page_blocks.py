@@ -80,6 +80,7 @@ BLOCKS = {
         "log of the job": DRAWING,
     },
     "changing-jobs": {
+        "$ headrace branch create shop again": "unit/cli/test_new_operators.py::test_branch_from_the_beginning_computes_a_new_operator",
         "$ headrace state drop": f"{SHOP}::test_change_page_drops_an_operator",
         "headrace state rename shop --sink": SYNTAX,
         "$ headrace state rename": f"{SHOP}::test_change_page_renames_an_operator",

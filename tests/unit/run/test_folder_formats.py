@@ -168,6 +168,21 @@ def test_truncated_avro_file_is_a_bad_file(policy):
     assert "Nothing was taken in" not in error
 
 
+@pytest.mark.parametrize("policy", ["fail", "quarantine"])
+def test_csv_without_a_header_is_a_bad_file(policy):
+    job = RefusedJob(source={"format": "csv", "on_bad_file": policy})
+    job.harness.feed_bytes("rows", b"", file="1.csv")
+    job.harness.feed_bytes("rows", b"shop,at,name,size\na,1000,p,1\n", file="2.csv")
+    if policy == "fail":
+        with pytest.raises(SourceError, match=r"cannot read .*1\.csv: it is empty, and should have a header"):
+            job.run()
+        return
+    job.run()
+    assert len(job.arrived()) == 1
+    ((position, error),) = job.quarantine()
+    assert (position, "it is empty" in error) == ("1.csv", True)
+
+
 def test_bad_line_fails_run_if_configured():
     job = RefusedJob(source={"format": "json", "on_bad_row": "fail"})
     job.harness.feed_bytes("rows", LINES.encode(), file="1.json")

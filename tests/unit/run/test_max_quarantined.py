@@ -52,7 +52,7 @@ def test_limit_is_a_number_or_a_share(limit, above):
 def test_error_names_how_a_csv_file_is_written():
     harness = PipelineHarness(pipeline(Strict), job={"sources": {"rows": {"format": "csv", "max_quarantined": None}}})
     harness.feed_bytes("rows", b"shop,at,name,size\na,24.10.2026 10:00,n,1\n", file="1.csv")
-    ways = "'sources.rows.csv' says how files are written: delimiter, day_pattern, time_pattern and decimal"
+    ways = "'sources.rows.csv' says how files are written: delimiter, day_pattern, time_pattern, decimal and thousands"
     with pytest.raises(SourceError, match=f"at is '24.10.2026 10:00', which is not a timestamp.*{ways}"):
         harness.run()
 

@@ -125,7 +125,7 @@ def _node(record: type[msgspec.Struct], rename: Mapping[str, str] | None = None)
 
 
 def _checked(check: RowCheck, rows: FileRows, record: type[msgspec.Struct]) -> Outcome:
-    if (problem := check.problem(rows.table)) is not None:
+    if (problem := check.problem(rows.table, rows.header)) is not None:
         return Outcome([], {}, problem)
     columns, _, bad, *_ = check.check(rows.table, rows.problems)
     return Outcome(from_struct_array(columns, record), {row.position: row.error for row in bad})

@@ -111,6 +111,71 @@ def test_decimal_commas_in_quotes_go_with_comma_delimiters():
     assert read("id,at,amount\na,1,1,5\n", decimal=",").errors == {0: "line 2 has 4 fields, the header has 3"}
 
 
+GERMAN = {"delimiter": ";", "decimal": ",", "thousands": "."}
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [("1.028,20", 1028.2), ("-1.234.567,5", -1234567.5), ("1.028", 1028.0), ("1028,20", 1028.2), ("0,5", 0.5), (",5", 0.5), ("1.028,", 1028.0),
+     ("12", 12.0), ("1,5e3", 1500.0)],
+)  # fmt: skip
+def test_thousands_are_read(text, amount):
+    assert good(f"id;at;amount\na;1;{text}\n", **GERMAN)[0].amount == amount
+
+
+def test_thousands_are_read_in_every_number():
+    rows = good("id;at;paid;count\na;1.028;1.028,20;-1.000.000\n", **GERMAN)
+    assert rows == [Row("a", 1028, paid=Decimal("1028.20"), count=-1_000_000)]
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [("1,028.20", {"delimiter": ";", "thousands": ","}), ("1'028.20", {"delimiter": ";", "thousands": "'"}),
+     ("1 028,20", {"delimiter": ";", "decimal": ",", "thousands": " "}),
+     ("1\u202f028,20", {"delimiter": ";", "decimal": ",", "thousands": "\u202f"}), ('"1,028.20"', {"delimiter": ",", "thousands": ","})],
+)  # fmt: skip
+def test_thousands_may_be_another_character(text, options):
+    line = options["delimiter"].join
+    assert good(f"{line(['id', 'at', 'paid'])}\n{line(['a', '1', text])}\n", **options)[0].paid == Decimal("1028.20")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1.02,20", "10.28", "1.0280", "1028.200", "1.028.20", ".028", "1..028", "1.028.", "0.123", "00.123", "1,028.20", "1.028,2.0", "1,028.000",
+     "1.028e3", "+1.028", "1.0x8", "1 028", "1.٠٢٨", "-", "."],
+)  # fmt: skip
+@pytest.mark.parametrize("column", ["amount", "paid", "count", "at"])
+def test_wrong_groups_of_digits_are_refused(column, text):
+    names = ["id", "at", column] if column != "at" else ["id", "at"]
+    values = ["a", "1", text] if column != "at" else ["a", text]
+    outcome = read(f"{';'.join(names)}\n{';'.join(values)}\nb{';2' * (len(names) - 1)}\n", **GERMAN)
+    assert ([*outcome.errors], outcome.records[1].id) == ([0], "b")
+    assert outcome.errors[0].startswith(f"{column} is {text!r}")
+
+
+def test_thousands_leave_days_and_texts():
+    text = "id;at;paid;day\n1.02;2026-01-31T10:00:00.5Z;12,50;2026-01-31\n"
+    assert good(text, **GERMAN) == [Row("1.02", 1769853600500, paid=Decimal("12.50"), day=date(2026, 1, 31))]
+
+
+def test_refused_thousands_name_the_options():
+    outcome = read("id;at;paid\na;1;1.02,20\n", **GERMAN)
+    assert outcome.errors[0].startswith('paid is \'1.02,20\' (decimal: ",", thousands: "."), which is not a decimal')
+
+
+@examples(60)
+@given(number=st.decimals(-(10**9), 10**9, places=2), marks=st.sampled_from([",.", ".,", "' ", ".'", ", "]))
+def test_thousands_equal_those_of_python(number, marks):
+    decimal, thousands = (marks[0], marks[1]) if marks[0] in ".," else (".", "'")
+    names = {",": "thousands", ".": "decimal"}
+    text = "".join(
+        {"thousands": thousands, "decimal": decimal}[names[char]] if char in names else char
+        for char in f"{number:,.2f}"
+    )
+    (row,) = good(f"id;at;paid\na;1;{text}\n", delimiter=";", decimal=decimal, thousands=thousands)
+    assert row.paid == number
+
+
 # --------------------------------------------------------------------------------------------------------- truth and null
 
 
@@ -237,8 +302,9 @@ def test_lines_before_the_header_are_passed_over(end):
 def test_files_within_their_preamble_are_refused():
     assert read("a\nb", skip_lines=3).refused == "it has 2 lines, and 3 should stand before its first row"
     assert read("a\nb\n", skip_lines=3).refused == "it has 2 lines, and 3 should stand before its first row"
-    assert read("a\nb\n", skip_lines=2).records == []
-    assert read("", skip_lines=2).records == []
+    assert "it is empty behind its first 2 lines, and should have a header" in str(read("a\nb\n", skip_lines=2).refused)
+    assert "it is empty, and should have a header" in str(read("", skip_lines=2).refused)
+    assert good("a\nb\n", skip_lines=2, header=False) == good("", skip_lines=2, header=False) == []
 
 
 def test_comments_are_passed_over():
@@ -246,6 +312,34 @@ def test_comments_are_passed_over():
     outcome = read(text, comment="#")
     assert [record and record.id for record in outcome.records] == ["b", ' "#c"', "d#", "e\n#f"]
     assert read(text).refused is not None
+    assert "it is empty, and should have a header" in str(read("# id,at\n", comment="#").refused)
+
+
+def test_missing_columns_come_with_the_header():
+    assert read("ID,when\na,1\n", record=Texts).refused == "no column at, first, second (its header has: 'ID', 'when')"
+    many = ",".join(f"c{number}" for number in range(99))
+    assert (read(many + "\n" + many, record=Texts).refused or "").endswith("'c10', 'c11', ...)")
+
+
+@pytest.mark.parametrize(
+    ("header", "delimiter", "other"),
+    [
+        ("id;at", ",", "';'"),
+        ("id,at", ";", "','"),
+        ("id\tat", ",", r"'\t'"),
+        ("id|at", ",", "'|'"),
+    ],
+)
+def test_header_of_another_delimiter_is_said(header, delimiter, other):
+    refused = read(f"{header}\na1\n", delimiter=delimiter).refused
+    assert refused == (
+        f"no column id, at (its header has: {header!r}; csv.delimiter is {delimiter!r}, and {other} may be the one to write there)"
+    )
+
+
+def test_missing_columns_come_with_configured_ones():
+    refused = read("1,2\n", header=False, columns=("x", "at")).refused
+    assert refused == "no column id (csv.columns has: x, at)"
 
 
 # ------------------------------------------------------------------------------------------------------------ encodings

@@ -303,6 +303,9 @@ def test_wrong_escapes_cost_one_row():
         (b",,id,at\n", "its header has a column without a name"),
         (b"id,\xff\n", "its header is not utf-8"),
         (b'id,"at\n', "its header has a quote that is not closed"),
+        (b"", "it is empty, and should have a header even without rows"),
+        (b"\xef\xbb\xbf", "it is empty, and should have a header"),
+        (b"\n\r\n", "it is empty, and should have a header"),
     ],
 )
 def test_csv_file_without_a_header_is_refused(content, error):
@@ -310,7 +313,7 @@ def test_csv_file_without_a_header_is_refused(content, error):
         read(content, "csv")
 
 
-@pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", b"\n\r\n", b"id,at\n", b"id,at"])
+@pytest.mark.parametrize("content", [b"id,at\n", b"id,at"])
 def test_csv_file_without_rows_is_empty(content):
     records, bad, _ = read(content, "csv")
     assert (records, bad) == ([], {})

@@ -122,7 +122,7 @@ def test_names_with_quotes_are_keys(kind, name):
 def test_empty_name_of_csv_is_its_first_column():
     record = msgspec.defstruct("Row", [("at", Timestamp), ("value", int, field(name=""))])
     assert read_bytes("csv", b",at\n7,1\n", record).records == [record(1, 7)]
-    assert read_bytes("csv", b"at,\n1,7\n", record).refused == "no column "
+    assert read_bytes("csv", b"at,\n1,7\n", record).refused == "no column  (its header has: 'at')"
 
 
 def test_headerless_csv_takes_fields_in_order():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -30,6 +30,10 @@ from headrace.sources.folder.format import (
     wanted_columns,
 )
 from headrace.storage.storage import Storage
+
+_SHOWN_NAMES: Final = 12
+_DELIMITERS: Final = ";,\t|"
+"""Usual delimiters, which names of columns rarely have."""
 
 
 class _Rows(NamedTuple):
@@ -57,13 +61,15 @@ class CsvFiles:
     def schema(self, file: Storage) -> pa.Schema | None:
         """Return the columns of a file, without types; None if only the record names them. Raises one of `UNREADABLE`.
 
-        Also raises `DamagedFileError` for a first row that has not the columns of the job's file.
+        Also raises `DamagedFileError` for a file without its header, and for a first row that has not the columns of the job's file.
         """
         if not self.options.header and not self.options.columns:
             return None
         head = head_of(file)
         is_whole = len(head) < HEAD
         row = self._first_row(head, is_whole=is_whole)
+        if row is None and is_whole and self.options.header:
+            raise self._headless(is_blank=not head)
         if row is None:
             return None
         if self.options.header:
@@ -88,11 +94,34 @@ class CsvFiles:
             column.stored: _values(names.index(column.stored), rows, column, notation, problems) for column in wanted
         }
         table = typed_table(values, node, wanted, len(rows), problems)
-        return FileRows(table, problems, lambda number: shown_text(rows[number].text, self.options.encoding))
+        return FileRows(
+            table,
+            problems,
+            lambda number: shown_text(rows[number].text, self.options.encoding),
+            header=self.about_header(names),
+        )
+
+    def about_header(self, names: Sequence[str]) -> str:
+        """Return what an error about a missing column says of the columns that a file has, which follows its reason."""
+        if not self.options.header:
+            return f" (csv.columns has: {', '.join(self.options.columns)})" if self.options.columns else ""
+        shown = ", ".join(map(repr, names[:_SHOWN_NAMES])) + (", ..." if len(names) > _SHOWN_NAMES else "")
+        others = [
+            other for other in _DELIMITERS if other != self.options.delimiter and any(other in name for name in names)
+        ]
+        doubt = (
+            f"; csv.delimiter is {self.options.delimiter!r}, and {' or '.join(map(repr, others))} may be the one to write there"
+            if others
+            else ""
+        )
+        return f" (its header has: {shown}{doubt})"
 
     def _rows(self, file: Storage, node: SourceNode) -> _Rows:
-        rows = list(self._parsed(decoded(content_of(file), self.options.encoding)))
-        if not self.options.header or not rows:
+        text = decoded(content_of(file), self.options.encoding)
+        rows = list(self._parsed(text))
+        if self.options.header and not rows:
+            raise self._headless(is_blank=not text)
+        if not self.options.header:
             fields = [column.stored for column in wanted_columns(node) if column.stored not in self.given]
             names = self.options.columns or fields
             return _Rows(names, rows, len(names))
@@ -135,6 +164,14 @@ class CsvFiles:
         while names and not names[-1]:
             names.pop()
         return names
+
+    def _headless(self, *, is_blank: bool) -> DamagedFileError:
+        """Return the error for a file without its header."""
+        lines = 0 if is_blank else self.options.skip_lines
+        behind = f" behind its first {counted(lines, 'line')}" if lines else ""
+        return DamagedFileError(
+            f"it is empty{behind}, and should have a header even without rows: an upload may have failed, or csv.header is to be false"
+        )
 
     def _problem_of_header(self, row: CsvRow, names: Sequence[str]) -> str | None:
         if NO_TEXT.search(row.text):

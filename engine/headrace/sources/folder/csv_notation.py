@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.config import CsvOptions, time_pattern
 from headrace.records.column_kinds.kind import ColumnKind, ValueNotation
 from headrace.records.value_rules import OtherType
-
-_COMMA: Final = re.compile(r"-?(?:[0-9]+,[0-9]*|,[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
-_DIGITS: Final = re.compile(r"[-+0-9.,eE]+", re.ASCII)
 
 
 class _Writing(NamedTuple):
@@ -52,9 +49,10 @@ class Notation:
 
 def _writings(options: CsvOptions) -> Iterator[tuple[ValueNotation, _Writing]]:
     """Yield the rules by kinds of values; none for texts that Headrace writes alike."""
-    if options.decimal == ",":
-        yield "number", _Writing('decimal: ","', _with_point)
-        yield "time", _Writing('decimal: ","', lambda text: _with_point(text) if _DIGITS.fullmatch(text) else text)
+    if options.decimal == "," or options.thousands is not None:
+        numbers = Numbers(options.decimal, options.thousands)
+        yield "number", _Writing(numbers.option, numbers.plain)
+        yield "time", _Writing(numbers.option, numbers.plain_time)
     if options.writes_truth:
         texts = {text.lower(): "true" for text in options.true_values}
         texts |= {text.lower(): "false" for text in options.false_values}
@@ -66,8 +64,31 @@ def _writings(options: CsvOptions) -> Iterator[tuple[ValueNotation, _Writing]]:
         yield "time", _Writing(f"time_pattern: {options.time_pattern}", time_pattern(options.time_pattern).iso_time)
 
 
-def _with_point(text: str) -> str | None:
-    """Return a number with a point in place of its comma; None for one with a point: it may stand between thousands."""
-    if "," not in text:
-        return None if "." in text else text
-    return text.replace(",", ".") if _COMMA.fullmatch(text) else None
+class Numbers:
+    """Rule of numbers in a file: the character before the decimals, and that between groups of three digits."""
+
+    def __init__(self, decimal: str, thousands: str | None) -> None:
+        """Take the two characters; None for nothing between thousands."""
+        between = "" if thousands is None else re.escape(thousands)
+        groups = rf"[1-9][0-9]{{0,2}}(?:{between}[0-9]{{3}})+" if between else r"(?!)"
+        point, exponent = re.escape(decimal), r"(?:[eE][+-]?[0-9]+)?"
+        digits = rf"-?(?:[0-9]+{point}[0-9]*|{point}[0-9]+){exponent}"
+        self._decimal, self._thousands = decimal, thousands or ""
+        self._marks = {".", ",", decimal, thousands or decimal}
+        self._number = re.compile(rf"{digits}|-?{groups}(?:{point}[0-9]*)?", re.ASCII)
+        self._digits = re.compile(rf"[-+0-9.,eE{between}]+", re.ASCII)
+        mark = "" if thousands is None else f', thousands: "{thousands}"'
+        self.option = f'decimal: "{decimal}"{mark}'
+
+    def plain(self, text: str) -> str | None:
+        """Return a number with a point and without thousands; None for one with wrong groups, or with a point of unknown meaning."""
+        if self._marks.isdisjoint(text):
+            return text
+        if not self._number.fullmatch(text):
+            return None
+        whole = text.replace(self._thousands, "") if self._thousands else text
+        return whole.replace(self._decimal, ".")
+
+    def plain_time(self, text: str) -> str | None:
+        """Return a time in milliseconds as a plain number, and any other time as it is."""
+        return self.plain(text) if self._digits.fullmatch(text) else text

@@ -87,6 +87,8 @@ class FileRows:
     """Facts of the rows that a Spark transform made these rows of; None: no transform did."""
     is_refused_by_folder: bool = False
     """True: all rows are refused for a value in the name of their folder. That brought them together, so the file is not wrong as a whole."""
+    header: str = ""
+    """What an error about a missing column says of those that the file has; empty where the columns of `table` are all of them."""
 
     first: int = 0
     """Number in the file of the first row: these are a part of its rows, unless `of` is None."""

@@ -20,6 +20,7 @@ from headrace.config import JobConfig, SourceConfig
 from headrace.errors import ConfigError, SourceError
 from headrace.names import counted
 from headrace.records.source_columns import EventTimeLimit
+from headrace.sources.folder.csv import CsvFiles
 from headrace.sources.folder.first_seen import PlacedFiles, order_problem, placed_files
 from headrace.sources.folder.format import UNREADABLE, FileRows, is_damage, unreadable
 from headrace.sources.folder.formats import format_of, options_of
@@ -122,11 +123,13 @@ class FolderSource(Source):
         try:
             schema = self._format.schema(self._storage.at(newest.path))
             own = [*folder_values(newest.name)]
+            of_csv = self._format if isinstance(self._format, CsvFiles) else None
+            header = "" if schema is None or of_csv is None else of_csv.about_header(schema.names)
         except UNREADABLE as error:
             of_file: Outcome = "fail" if self._config.on_bad_file == "fail" else "warn"
             yield Remark(of_file, f"{newest.path}, the newest file, cannot be read: {error}", _BAD_FILE)
             return
-        for problem in () if schema is None else column_problems(self._node, schema, newest.path, own):
+        for problem in () if schema is None else column_problems(self._node, schema, newest.path, own, header):
             yield self._refusal(problem.why, "correct the field, or the file", of_file=problem.of_file)
 
     def _remarks_on_changes(self, oldest: SourceFile, newest: SourceFile) -> Iterator[Remark]:

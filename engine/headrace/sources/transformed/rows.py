@@ -52,7 +52,7 @@ def columns_of_rows(node: SourceNode, rows: FileRows) -> CheckedRows:
     Raises `DamagedFileError` for a file that lacks a required column, or has a column twice.
     """
     check = RowCheck(node, rows.decoder)
-    if (problem := check.problem(rows.table)) is not None:
+    if (problem := check.problem(rows.table, rows.header)) is not None:
         raise DamagedFileError(problem)
     return check.check(rows.table, rows.problems)
 

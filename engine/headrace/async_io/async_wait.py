@@ -19,6 +19,7 @@ from headrace.api.graph import AsyncWait, OutputMode
 from headrace.api.records import RowKind
 from headrace.async_io.attempts import Attempts, recovered, user_error
 from headrace.async_io.deletions import Deletions, settling_retractions
+from headrace.async_io.executor import turn
 from headrace.async_io.invocation import Invocation
 from headrace.async_io.limits import Breaker, BreakerState, Opening, RefusedError, ServiceLimit
 from headrace.async_io.lookup_cache import first_of_keys_first
@@ -272,8 +273,12 @@ class AsyncWaitOperator:
         async def worker() -> None:
             task = asyncio.current_task()
             for element in feed:
-                if attempts.answered_at_once(element) or (await attempts.settle(element, task)).is_done:
+                if attempts.answered_at_once(element):
                     queue.done(element)
+                    continue
+                if (await attempts.settle(element, task)).is_done:
+                    queue.done(element)
+                await turn()
 
         try:
             async with asyncio.TaskGroup() as group:

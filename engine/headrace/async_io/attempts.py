@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 import traceback
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -115,7 +115,8 @@ class Attempts:
         self._seconds = whole_timeout(wait)
         self._park_after = None if wait.park_after is None else wait.park_after.total_seconds()
         self._loop = asyncio.get_running_loop()
-        self._deadlines = Deadlines(self._loop)
+        self._time = self._loop.time
+        self._deadlines = Deadlines(self._loop, self.under_way)
         self._is_finishing = False
 
     def answered_at_once(self, element: PendingCall) -> bool:
@@ -138,16 +139,13 @@ class Attempts:
         if results is None:
             element.is_changed = element.is_calling = True
             return False
-        is_one = type(results) is list and len(results) == 1 and type(results[0]) is self._out
         try:
-            is_final = is_one and not self._wait.retry.retries_result(results)
+            is_final = self._is_final(results)
         except BaseException as error:
             raise self._ended_by(element, error) from error
         if is_final:
             self._metrics.elements += 1
-            if breaker is not None:
-                breaker.succeeded()
-            element.complete(self._own(results))
+            self._complete(element, results)
             return True
         element.begun = returned(results)
         element.is_changed = element.is_calling = True
@@ -186,7 +184,7 @@ class Attempts:
         if self.is_stopping:
             return element
         element.task = task = task or asyncio.current_task()
-        began = element.began = self._loop.time()
+        began = element.began = self._time()
         self._metrics.elements += 1
         has_past = element.first_attempt_at is not None and element.begun is None
         if element.is_parked or element.is_expired:
@@ -197,6 +195,17 @@ class Attempts:
         assert task is not None  # noqa: S101 - this is a coroutine of a task
         try:
             try:
+                # The first call of most elements is answered. To await it here saves them the coroutine of `_attempt`: NN us.
+                if self._breaker is None or self._breaker.state is CLOSED:
+                    try:
+                        results = await self._begun(element)
+                    except BaseException as error:  # noqa: BLE001 - `_attempt` raises it where it handles it
+                        element.begun = raised(error)
+                    else:
+                        if not task.cancelling() and self._is_final(results):
+                            self._complete(element, results)
+                            return element
+                        element.begun = returned(results)
                 await self._attempt(element)
             except asyncio.CancelledError:
                 # The run's end, or a failure elsewhere, may have cancelled the task in addition.
@@ -214,7 +223,7 @@ class Attempts:
         finally:
             element.task = None
             self.under_way.discard(element)
-            element.cost_ms += (self._loop.time() - element.began) * 1000
+            element.cost_ms += (self._time() - element.began) * 1000
         return element
 
     def so_far(self, element: PendingCall) -> tuple[int, float]:
@@ -245,13 +254,11 @@ class Attempts:
     async def _attempt(self, element: PendingCall) -> None:
         breaker = self._breaker
         while True:
-            if breaker is not None and breaker.is_open and not await self._admitted(element, breaker):
+            is_new = element.begun is None
+            if is_new and breaker is not None and breaker.is_open and not await self._admitted(element, breaker):
                 return
-            begun, element.begun = element.begun, None
-            if begun is None:
-                self._note_call(element)
             try:
-                results = await (begun or self._ask(self._record_of(element)))
+                results = await self._begun(element)
                 if element.task is not None and element.task.cancelling() and not self._ends(element):
                     await own_cancellation(element.task)
             except asyncio.CancelledError as error:
@@ -268,6 +275,14 @@ class Attempts:
                 return
             await self._sleep(element, pause)
 
+    def _begun(self, element: PendingCall) -> Awaitable[Any]:
+        """Return the element's call: the one that has begun, or a new one."""
+        begun, element.begun = element.begun, None
+        if begun is not None:
+            return begun
+        self._note_call(element)
+        return self._ask(self._record_of(element))
+
     def _note_call(self, element: PendingCall) -> None:
         if element.first_attempt_at is None:
             element.first_attempt_at = clock.now()
@@ -281,6 +296,18 @@ class Attempts:
             self._metrics.retries += 1
 
     # ------------------------------------------------------------------------------------------ outcomes of a call
+
+    def _is_final(self, results: Any) -> bool:
+        """Return whether results are one record, like most, and the retry strategy accepts them."""
+        if type(results) is not list or len(results) != 1 or type(results[0]) is not self._out:
+            return False
+        return not self._wait.retry.retries_result(results)
+
+    def _complete(self, element: PendingCall, results: Sequence[msgspec.Struct]) -> None:
+        if self._breaker is not None:
+            self._breaker.succeeded()
+        element.is_calling = False
+        element.complete(self._own(results))
 
     def _answered(self, element: PendingCall, results: Any) -> float | None:
         checked = self._checked(element, results)

@@ -174,7 +174,11 @@ def continued(call: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, 
 
 @types.coroutine
 def turn() -> Generator[None, None, None]:
-    """Give the loop a turn. Between two calls of a task it pays: see `AsyncioExecutor`."""
+    """Give the loop a turn.
+
+    Between two calls of a task it pays: the loop then runs each phase of many calls together, and the code of a phase stays in the CPU's
+    cache (10 to 17 of 120 us of CPU a call over HTTP).
+    """
     yield
 
 

@@ -281,7 +281,7 @@ class Deadlines:
             for element in waiting:
                 element.deadline += late + _HELD_UP
         for element in waiting:
-            if element.deadline <= now:
+            if element.deadline <= now and element.task is not None:
                 element.is_expired = True
                 element.task.cancel()
         self._set_timer(min((element.deadline for element in waiting if not element.is_expired), default=math.inf))

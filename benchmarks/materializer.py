@@ -103,7 +103,9 @@ class Setting:
             "board", ("pk",), ("id",) if self.upsert_key else None, self.strategy, Emit.EVERY_CHANGE
         )
         layouts = MaterializerOptions().layouts(self.strategy, self.backend)
-        return UpsertMaterializer(operator, backend, record=Row, layouts=layouts)
+        return UpsertMaterializer(
+            operator, backend, record=Row, layouts=layouts, from_columns=True
+        )  # as in a micro-batch
 
 
 @dataclass(frozen=True)

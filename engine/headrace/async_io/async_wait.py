@@ -19,6 +19,7 @@ from headrace.api.graph import AsyncWait, OutputMode
 from headrace.api.records import RowKind
 from headrace.async_io.attempts import Attempts, recovered, user_error
 from headrace.async_io.deletions import Deletions, settling_retractions
+from headrace.async_io.executor import turn
 from headrace.async_io.invocation import Invocation
 from headrace.async_io.limits import Breaker, BreakerState, Opening, RefusedError, ServiceLimit
 from headrace.async_io.lookup_cache import first_of_keys_first
@@ -214,6 +215,7 @@ class AsyncWaitOperator:
     async def opened(self) -> AsyncIterator[Attempts]:
         """Open the function for the block, and always close it afterwards."""
         function, began, opening = self.operator.function, clock.monotonic(), Opening(self._open)
+        _keep_freed_memory()
         try:
             await opening.begin()
             attempts = self.attempts = self._attempts(opening)
@@ -272,8 +274,12 @@ class AsyncWaitOperator:
         async def worker() -> None:
             task = asyncio.current_task()
             for element in feed:
-                if attempts.answered_at_once(element) or (await attempts.settle(element, task)).is_done:
+                if attempts.answered_at_once(element):
                     queue.done(element)
+                    continue
+                if (await attempts.settle(element, task)).is_done:
+                    queue.done(element)
+                await turn()
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -310,6 +316,15 @@ class AsyncWaitOperator:
             if is_interrupt(error):
                 raise
             raise user_error(self.operator.name, what, error) from error
+
+
+def _keep_freed_memory() -> None:
+    """Free a large block, from which on glibc keeps freed blocks of up to this size for the process.
+
+    asyncio takes 256 KiB for each response that it reads, and frees what the response does not fill. Until it has seen a larger block
+    freed, glibc asks the system for each of them: two page faults and 10 us of CPU a call.
+    """
+    bytes(1 << 20)
 
 
 async def _look(stop: Callable[[], bool], attempts: Attempts) -> None:

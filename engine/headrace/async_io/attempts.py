@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 import traceback
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -30,7 +30,7 @@ from headrace.async_io.executor import MisuseError, cancelled, continued, own_ca
 from headrace.async_io.invocation import Invocation
 from headrace.async_io.limits import CLOSED, Breaker, BreakerState, Deadlines
 from headrace.async_io.metrics import ServiceMetrics
-from headrace.async_io.pending_call import PENDING, PendingCall, Status
+from headrace.async_io.pending_call import COMPLETED, PENDING, PendingCall, Status
 from headrace.async_io.traced_calls import ATTEMPT
 from headrace.errors import HeadraceError, ServiceError, UserFunctionError
 from headrace.execution.record_copies import copied, is_immutable
@@ -115,7 +115,8 @@ class Attempts:
         self._seconds = whole_timeout(wait)
         self._park_after = None if wait.park_after is None else wait.park_after.total_seconds()
         self._loop = asyncio.get_running_loop()
-        self._deadlines = Deadlines(self._loop)
+        self._time = self._loop.time
+        self._deadlines = Deadlines(self._loop, self.under_way)
         self._is_finishing = False
 
     def answered_at_once(self, element: PendingCall) -> bool:
@@ -138,16 +139,13 @@ class Attempts:
         if results is None:
             element.is_changed = element.is_calling = True
             return False
-        is_one = type(results) is list and len(results) == 1 and type(results[0]) is self._out
         try:
-            is_final = is_one and not self._wait.retry.retries_result(results)
+            is_final = self._is_final(results)
         except BaseException as error:
             raise self._ended_by(element, error) from error
         if is_final:
             self._metrics.elements += 1
-            if breaker is not None:
-                breaker.succeeded()
-            element.complete(self._own(results))
+            self._complete(element, results)
             return True
         element.begun = returned(results)
         element.is_changed = element.is_calling = True
@@ -186,23 +184,22 @@ class Attempts:
         if self.is_stopping:
             return element
         element.task = task = task or asyncio.current_task()
-        began = element.began = self._loop.time()
-        self._metrics.elements += 1
-        has_past = element.first_attempt_at is not None and element.begun is None
-        if element.is_parked or element.is_expired:
-            element.is_parked, element.is_expired = False, False
-        element.deadline = began + (seconds_left(element, self._wait) if has_past else self._seconds)
-        self.under_way.add(element)
-        self._deadlines.watch(element)
         assert task is not None  # noqa: S101 - this is a coroutine of a task
+        self._take_up(element)
         try:
             try:
-                await self._attempt(element)
-            except asyncio.CancelledError:
-                # The run's end, or a failure elsewhere, may have cancelled the task in addition.
-                if not element.is_expired or task.uncancel():
-                    raise
-                await self._timed_out(element)
+                # The first call of most elements is answered. To await it here saves them the coroutine of `_attempt` (0.6 us of CPU).
+                if self._breaker is None or self._breaker.state is CLOSED:
+                    try:
+                        results = await self._begun(element)
+                    except BaseException as error:  # noqa: BLE001 - `_attempt` raises it where it handles it
+                        element.begun = raised(error)
+                    else:
+                        self._take_in(element, task, results)
+                if element.status is not COMPLETED:
+                    await self._attempt(element)
+            except asyncio.CancelledError as error:
+                await self._timed_out(element, task, error)
         except asyncio.CancelledError as error:
             self._cancelled(element, task, error)
         except HeadraceError:
@@ -214,7 +211,7 @@ class Attempts:
         finally:
             element.task = None
             self.under_way.discard(element)
-            element.cost_ms += (self._loop.time() - element.began) * 1000
+            element.cost_ms += (self._time() - element.began) * 1000
         return element
 
     def so_far(self, element: PendingCall) -> tuple[int, float]:
@@ -245,13 +242,11 @@ class Attempts:
     async def _attempt(self, element: PendingCall) -> None:
         breaker = self._breaker
         while True:
-            if breaker is not None and breaker.is_open and not await self._admitted(element, breaker):
+            is_new = element.begun is None
+            if is_new and breaker is not None and breaker.is_open and not await self._admitted(element, breaker):
                 return
-            begun, element.begun = element.begun, None
-            if begun is None:
-                self._note_call(element)
             try:
-                results = await (begun or self._ask(self._record_of(element)))
+                results = await self._begun(element)
                 if element.task is not None and element.task.cancelling() and not self._ends(element):
                     await own_cancellation(element.task)
             except asyncio.CancelledError as error:
@@ -268,6 +263,31 @@ class Attempts:
                 return
             await self._sleep(element, pause)
 
+    def _take_up(self, element: PendingCall) -> None:
+        began = element.began = self._time()
+        self._metrics.elements += 1
+        has_past = element.first_attempt_at is not None and element.begun is None
+        if element.is_parked or element.is_expired:
+            element.is_parked, element.is_expired = False, False
+        element.deadline = began + (seconds_left(element, self._wait) if has_past else self._seconds)
+        self.under_way.add(element)
+        self._deadlines.watch(element)
+
+    def _take_in(self, element: PendingCall, task: asyncio.Task[None], results: Any) -> None:
+        """Complete the element, or leave what came of its call to `_attempt`."""
+        if not task.cancelling() and self._is_final(results):
+            self._complete(element, results)
+        else:
+            element.begun = returned(results)
+
+    def _begun(self, element: PendingCall) -> Awaitable[Any]:
+        """Return the element's call: the one that has begun, or a new one."""
+        begun, element.begun = element.begun, None
+        if begun is not None:
+            return begun
+        self._note_call(element)
+        return self._ask(self._record_of(element))
+
     def _note_call(self, element: PendingCall) -> None:
         if element.first_attempt_at is None:
             element.first_attempt_at = clock.now()
@@ -281,6 +301,18 @@ class Attempts:
             self._metrics.retries += 1
 
     # ------------------------------------------------------------------------------------------ outcomes of a call
+
+    def _is_final(self, results: Any) -> bool:
+        """Return whether results are one record, like most, and the retry strategy accepts them."""
+        if type(results) is not list or len(results) != 1 or type(results[0]) is not self._out:
+            return False
+        return not self._wait.retry.retries_result(results)
+
+    def _complete(self, element: PendingCall, results: Sequence[msgspec.Struct]) -> None:
+        if self._breaker is not None:
+            self._breaker.succeeded()
+        element.is_calling = False
+        element.complete(self._own(results))
 
     def _answered(self, element: PendingCall, results: Any) -> float | None:
         checked = self._checked(element, results)
@@ -410,7 +442,12 @@ class Attempts:
         else:
             raise self._user_error(element, error) from error
 
-    async def _timed_out(self, element: PendingCall) -> None:
+    async def _timed_out(
+        self, element: PendingCall, task: asyncio.Task[None], cancellation: asyncio.CancelledError
+    ) -> None:
+        # The run's end, or a failure elsewhere, may have cancelled the task in addition.
+        if not element.is_expired or task.uncancel():
+            raise cancellation
         self._metrics.timeouts += 1
         last = f" (last error: {element.last_error})" if element.last_error else ""
         record = element.emitted.record

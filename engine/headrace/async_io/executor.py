@@ -12,7 +12,7 @@ import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from headrace.execution.requests import AsyncRequest
 
@@ -135,6 +135,7 @@ class AsyncioExecutor(Generic[T]):
                 self._done.append(request)
                 if self._is_waiting:
                     self._loop.stop()
+                await turn()
             if self._is_closing:  # a call may take no notice of its cancellation
                 return
             idle = self._loop.create_future()
@@ -168,20 +169,24 @@ def continued(call: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, 
         except StopIteration as response:
             return response.value
         return (yield from continued(call, waits_for))
-    return (yield from call.__await__())
+    return (yield from cast("Generator[Any, Any, Any]", call))  # not `call.__await__()`: that makes a further object
+
+
+@types.coroutine
+def turn() -> Generator[None, None, None]:
+    """Give the loop a turn.
+
+    Between two calls of a task it pays: the loop then runs each phase of many calls together, and the code of a phase stays in the CPU's
+    cache (10 to 17 of 120 us of CPU a call over HTTP).
+    """
+    yield
 
 
 async def own_cancellation(task: asyncio.Task[Any]) -> None:
     """Take back what the current task's own code has cancelled it for. Raises the `CancelledError` if it was not raised yet."""
-    await _turn()
+    await turn()  # a task that is to be cancelled gets its `CancelledError`
     while task.uncancel():
         pass
-
-
-@types.coroutine
-def _turn() -> Generator[None, None, None]:
-    """Give the loop a turn: a task that is to be cancelled gets its `CancelledError`."""
-    yield
 
 
 async def returned(result: Any) -> Any:

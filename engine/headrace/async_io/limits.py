@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import heapq
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
-from itertools import count
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from headrace import clock
@@ -245,56 +243,45 @@ _HELD_UP = 0.5
 
 
 class Deadlines:
-    """Cancels the task of an expired element, and marks the element as expired."""
+    """Cancels the task of an expired element, and marks the element as expired.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start without elements."""
+    The timer is set for the element that expires first. When it rings, it looks at all elements that are under way: so an element that
+    is answered in time costs no entry in a queue of deadlines.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, under_way: Collection[PendingCall]) -> None:
+        """Take the set of elements that are under way, each with its task."""
         self._loop = loop
-        self._heap: list[tuple[float, int, PendingCall]] = []
-        self._number = count()
+        self._under_way = under_way
         self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = math.inf
 
     def watch(self, element: PendingCall) -> None:
-        """Watch `element.deadline` until `element.task` is None again; an element without a timeout never expires."""
-        if element.deadline == math.inf:
-            return
-        heapq.heappush(self._heap, (element.deadline, next(self._number), element))
-        if self._timer is None or self._timer.when() > element.deadline:
-            self._set_timer()
+        """Watch `element.deadline` while the element is under way; an element without a timeout never expires."""
+        if element.deadline < self._rings_at:
+            self._set_timer(element.deadline)
 
     def close(self) -> None:
         """Stop watching."""
-        self._heap.clear()
+        self._set_timer(math.inf)
+
+    def _set_timer(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-
-    def _prolong(self, seconds: float) -> None:
-        """Exclude time in which the loop did not run: an overloaded machine, or a function that blocks.
-
-        Responses may have arrived in that time that are not processed yet.
-        """
-        for element in {element for _, _, element in self._heap}:
-            element.deadline += seconds
-        self._heap = [(deadline + seconds, number, element) for deadline, number, element in self._heap]
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(self._heap[0][0], self._ring) if self._heap else None
+        self._timer = self._loop.call_at(at, self._ring) if at < math.inf else None
+        self._rings_at = at
 
     def _ring(self) -> None:
-        assert self._timer is not None  # noqa: S101 - this is its callback
-        late = self._loop.time() - self._timer.when()
-        self._timer = None
+        now = self._loop.time()
+        late = now - self._rings_at
+        waiting = [element for element in self._under_way if not element.is_expired]
         if late > _HELD_UP:
-            self._prolong(late + _HELD_UP)
-        now, heap = self._loop.time(), self._heap
-        # Elements that were done in the meantime leave the heap here, without a timer of their own.
-        while heap and (heap[0][2].task is None or heap[0][0] <= now):
-            element = heapq.heappop(heap)[2]
-            # Meanwhile the element may have got a new deadline. Or it was parked and resumed, and is in the heap
-            # twice.
-            if element.task is not None and element.deadline <= now and not element.is_expired:
+            # The loop did not run for a time: an overloaded machine, or a function that blocks. Responses may have arrived meanwhile
+            # that are not processed yet, so that time does not count.
+            for element in waiting:
+                element.deadline += late + _HELD_UP
+        for element in waiting:
+            if element.deadline <= now and element.task is not None:
                 element.is_expired = True
                 element.task.cancel()
-        self._set_timer()
+        self._set_timer(min((element.deadline for element in waiting if not element.is_expired), default=math.inf))

@@ -36,55 +36,112 @@ PENDING, COMPLETED, QUARANTINED = Status.PENDING, Status.COMPLETED, Status.QUARA
 
 
 class PendingCall:
-    """A record in the operator. Attributes that most elements never change are class attributes."""
+    """A record in the operator.
 
-    status = PENDING
-    attempts = 0
+    It has slots: many are made before the first one gets its other attributes, so Python would give each a dict of its own (1.2 us of
+    CPU an element).
+    """
+
+    __slots__ = (
+        "attempts",
+        "began",
+        "begun",
+        "cost_ms",
+        "deadline",
+        "digest",
+        "emitted",
+        "first_attempt_at",
+        "held_since",
+        "home",
+        "is_calling",
+        "is_changed",
+        "is_expired",
+        "is_last",
+        "is_parked",
+        "is_probe",
+        "kept_at",
+        "key_json",
+        "last_error",
+        "next_attempt_at",
+        "own_deadline",
+        "results",
+        "sequence",
+        "status",
+        "task",
+    )
+
+    emitted: Emitted
+    status: Status
+    attempts: int
     """Ended calls, and the one in flight."""
-    first_attempt_at: int | None = None
+    first_attempt_at: int | None
     """Milliseconds since the epoch."""
-    cost_ms = 0.0
+    cost_ms: float
     """Time that runs spent on it, calls and waits (ms)."""
-    next_attempt_at: int | None = None
+    next_attempt_at: int | None
     """When the next call is due (ms); None: at once."""
-    last_error: str | None = None
-    results: Sequence[msgspec.Struct] | None = None
-    key_json: bytes = b"null"
+    last_error: str | None
+    results: Sequence[msgspec.Struct] | None
+    key_json: bytes
     """The record's key, in mode keyed-ordered."""
-    digest: str | None = None
+    digest: str | None
     """Digest of its request, once it is known."""
-    kept_at: tuple[int, int] | None = None
+    kept_at: tuple[int, int] | None
     """When the live lineage got its outcome, and when that expires (ms); None unless a branch has taken it."""
-    sequence: int | None = None
+    sequence: int | None
     """Number of its row in `async_requests`; None without a row."""
-    is_changed = False
+    is_changed: bool
     """True: its row, if it has one, is out of date."""
-    is_parked = False
+    is_parked: bool
     """True: it waits for a later micro-batch."""
-    is_last = False
+    is_last: bool
     """True: it is called once more and never again: at once, through an open breaker, and without retries."""
-    is_calling = False
-    is_probe = False
+    is_calling: bool
+    is_probe: bool
     """True: its call is the probe by which an open breaker tests the service."""
-    began = 0.0
+    began: float
     """When it was accepted, on the loop's clock."""
-    deadline = 0.0
+    deadline: float
     """When it expires, on the loop's clock."""
-    held_since: float | None = None
+    held_since: float | None
     """When its own clock was stopped for a probe; None: it runs."""
-    own_deadline = 0.0
+    own_deadline: float
     """Its deadline at that time."""
-    is_expired = False
-    task: asyncio.Task[None] | None = None
+    is_expired: bool
+    task: asyncio.Task[None] | None
     """Task that processes it."""
-    begun: Awaitable[Any] | None = None
+    begun: Awaitable[Any] | None
     """Rest of a call that began before its task took it up."""
-    home: object = None
+    home: object
     """Set of the queue that contains it."""
 
     def __init__(self, emitted: Emitted) -> None:
         """Accept a record."""
         self.emitted = emitted
+        self.status = PENDING
+        self.attempts = 0
+        self.first_attempt_at = None
+        self.cost_ms = 0.0
+        self.next_attempt_at = None
+        self.last_error = None
+        self.results = None
+        self.key_json = b"null"
+        self.digest = None
+        self.kept_at = None
+        self.sequence = None
+        self.is_changed = False
+        self.is_parked = False
+        self.is_last = False
+        self.is_calling = False
+        self.is_probe = False
+        self.began = 0.0
+        self.deadline = 0.0
+        self.held_since = None
+        self.own_deadline = 0.0
+        self.is_expired = False
+        self.task = None
+        self.begun = None
+        self.home = None
 
     @property
     def is_done(self) -> bool:

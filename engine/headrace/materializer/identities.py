@@ -33,6 +33,18 @@ from headrace.state.codec import encode
 canonical = canonical_encoder("deterministic")
 """Encodes a record that was decoded as its type to its canonical JSON."""
 
+_encode: Callable[[Any], bytes] = msgspec.json.Encoder(decimal_format="string", order="deterministic").encode
+"""What `canonical` calls first."""
+
+
+def _texts(records: Sequence[msgspec.Struct]) -> list[bytes]:
+    """Return the canonical JSON of records."""
+    try:
+        return list(map(_encode, records))  # without a call of Python code for each: 0.05 of 1.7 us a change
+    except TypeError:
+        return list(map(canonical, records))
+
+
 IdentityOf = Callable[[bytes], Identity]
 """Function from a row's JSON to its identity."""
 
@@ -108,7 +120,7 @@ class IdentifiedRows:
         Raises `UserFunctionError` for a row with a number that JSON cannot represent.
         """
         records = [element.record for element in batch]
-        texts = list(map(canonical, records))
+        texts = _texts(records)
         if self._codec is not None:
             self._check(batch, texts, self._codec)
         if self._one_a_key:
@@ -116,6 +128,18 @@ class IdentifiedRows:
         if self._field is not None:
             return texts, list(map(attrgetter(self._field), records))
         return texts, texts if self._whole else list(map(self._value, map(self._parse, texts)))
+
+    def read_for_history(self, batch: Sequence[Element]) -> tuple[Sequence[bytes], Sequence[Identity]]:
+        """Return texts and identities as `read` does, but b"" for a retraction that is identified without its text.
+
+        Most retractions remove a row that is not shown, so their texts are never needed: 0.1 of 1.2 us a change.
+        """
+        if self._codec is not None or (self._field is None and not self._one_a_key):
+            return self.read(batch)
+        texts = [b"" if element[2] in _RETRACTED else canonical(element[4]) for element in batch]
+        if self._one_a_key:
+            return texts, [b""] * len(texts)
+        return texts, [*map(attrgetter(f"record.{self._field}"), batch)]
 
     @staticmethod
     def _check(batch: Sequence[Element], texts: Sequence[bytes], codec: RecordCodec) -> None:
@@ -157,6 +181,7 @@ _COMPARABLE = frozenset({inspect.IntType, inspect.StrType, inspect.NoneType})
 Mask = npt.NDArray[np.bool_]
 
 _RETRACTIONS = [int(kind) for kind in RowKind if kind.is_retraction]
+_RETRACTED = frozenset(_RETRACTIONS)
 
 
 @dataclass(frozen=True, slots=True)

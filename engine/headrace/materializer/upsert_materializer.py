@@ -21,7 +21,7 @@ from headrace.api.graph import Emit, OnConflict, UpsertMaterialize
 from headrace.api.records import RowKind
 from headrace.execution.element import Element, Watermark
 from headrace.materializer.histories import Histories, HistoryChange, Layout
-from headrace.materializer.identities import ChangedKeys, IdentifiedRows, Mask, json_names
+from headrace.materializer.identities import ChangedKeys, IdentifiedRows, Mask, canonical, json_names
 from headrace.materializer.ordered_multiset import ALL, LAST, NOTHING, OTHER, Identity
 from headrace.materializer.row_lifetimes import RowLifetimes
 from headrace.options import Layouts, MaterializerOptions
@@ -142,7 +142,7 @@ class UpsertMaterializer:
 
     def take(self, batch: Sequence[Element]) -> None:
         """Process some elements."""
-        texts, identities = self._rows.read(batch)
+        texts, identities = self._rows.read_for_history(batch)
         keys = dict.fromkeys([element[3] for element in batch])
         self._histories.load(keys)
         if self._histories.is_partial:
@@ -212,11 +212,11 @@ class UpsertMaterializer:
     def _take_last(self, batch: Sequence[Element], texts: Sequence[bytes], identities: Sequence[Identity]) -> None:
         """Process a batch where rows have no lifetime and the last one is shown: the loop in which all time is spent."""
         live, emit, switch = self._histories.live, self._emitted.append, self._histories.switch
-        replaces, grown_at, shrunk_at = self._replaces, self._grown_at, self._shrunk_at
+        replaces, grown_at, shrunk_at, retractions = self._replaces, self._grown_at, self._shrunk_at, _RETRACTIONS
         for element, raw, identity in zip(batch, texts, identities, strict=True):
             order, at, kind, key, _, _ = element
             rows = live[key]
-            if kind not in _RETRACTIONS:
+            if kind not in retractions:
                 size = rows.size
                 if replaces:
                     rows.put(identity, raw, kind, at)
@@ -231,7 +231,7 @@ class UpsertMaterializer:
                 if removed is LAST:
                     emit((order, UPDATE_AFTER, key, rows.last()[1]))
                 elif removed is ALL:
-                    emit((order, DELETE, key, raw))
+                    emit((order, DELETE, key, raw or canonical(element.record)))
                 else:
                     self._count_unmatched(element, raw, rows)
             if rows.is_map and rows.size <= shrunk_at:
@@ -278,7 +278,7 @@ class UpsertMaterializer:
                 if removed is NOTHING:
                     self._count_unmatched(element, raw, rows)
                 elif removed is ALL:
-                    self._emitted.append((order, DELETE, key, raw))
+                    self._emitted.append((order, DELETE, key, raw or canonical(element.record)))
                 elif rows.first()[0] != before:
                     self._emitted.append((order, UPDATE_AFTER, key, rows.first()[1]))
             else:
@@ -290,7 +290,7 @@ class UpsertMaterializer:
 
     def _count_unmatched(self, element: Element, raw: bytes, rows: Layout) -> None:
         self.metrics["unmatched_retractions"] += 1
-        self.unmatched.append(Unmatched(element, raw, rows.size))
+        self.unmatched.append(Unmatched(element, raw or canonical(element.record), rows.size))
 
     def _net_changes(self) -> Iterator[Output]:
         """Yield the net effect of each key's changes on the sink, which may hold a row of the key or none."""

@@ -77,6 +77,7 @@ class AnyTtl:
             watermark=before,
             watermarks=watermarks,
             ttl_since=self.since,
+            from_columns=self.checkpoint % 2 == 0,
         )
         task.run(elements[first : first + choices.size] for first in range(0, len(elements), choices.size))
         assert len(task.unmatched) == unmatched

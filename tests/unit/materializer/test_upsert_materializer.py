@@ -89,8 +89,9 @@ class Harness:
         emit=Emit.EVERY_CHANGE,
         record=Row,
         strategies=(Strategy.LEGACY,),
+        from_columns=False,
     ):
-        self.backend, self.record = backend, record
+        self.backend, self.record, self.from_columns = backend, record, from_columns
         self.operator = UpsertMaterialize("lines", primary_key, upsert_key, Strategy.LEGACY, emit)
         self.strategies = itertools.cycle(strategies)
         self.ordinal = 0
@@ -99,7 +100,9 @@ class Harness:
         """Process (kind, row)s; return the emitted changes in the order of their keys."""
         elements = [self.element(kind, row) for kind, row in changes]
         layouts = Layouts(next(self.strategies), high=3, low=1)
-        self.last = UpsertMaterializer(self.operator, self.backend, record=self.record, layouts=layouts)
+        self.last = UpsertMaterializer(
+            self.operator, self.backend, record=self.record, layouts=layouts, from_columns=self.from_columns
+        )
         self.last.run(elements[place : place + batch] for place in range(0, len(elements), batch))
         self.changes = self.last.changes()
         self.backend.write_batch(self.last.writes())
@@ -279,6 +282,21 @@ def test_changes_follow_the_rules_over_restarts(backends, upsert_key, changes, b
             assert h.run(*changes[start:end], batch=batch) == model.emitted[before[0] :]
             unmatched = [msgspec.json.decode(retraction.row, type=Row) for retraction in h.last.unmatched]
             assert unmatched == model.unmatched[before[1] :]
+
+
+@upsert_keys
+@given(changes=changes, cut=st.integers(0, 40), strategies=strategies)
+def test_rows_from_columns_give_the_same_bytes(backends, upsert_key, changes, cut, strategies):
+    with backends.lent() as new:
+        results = []
+        for from_columns in (False, True):
+            h = Harness(new(), upsert_key=upsert_key, strategies=strategies, from_columns=from_columns)
+            runs = []
+            for part in (changes[:cut], changes[cut:]):
+                h.run(*part)
+                runs.append((h.last.outputs(), h.last.unmatched, h.changes))
+            results.append((runs, sorted(h.backend.items())))
+        assert results[0] == results[1]
 
 
 @upsert_keys

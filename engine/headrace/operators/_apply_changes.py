@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import string
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -383,16 +383,20 @@ class HistoryFunction(_AppliedChanges, VersionedFunction):
         for begins in [*before, *(begins for begins in after if begins not in before)]:
             emit_update(ctx, before.get(begins), after.get(begins))
 
-    def told(self, stored: Mapping[str, Any]) -> list[ToldEvent]:
+    def told(self, stored: Mapping[str, Any], truncates: Collection[str]) -> list[ToldEvent]:
         """Return what the stored events of a key did, in the order of their places."""
         return [
-            ToldEvent(place, self._did(event), None if event.record is None else self._events.values(_row(event)))
+            ToldEvent(
+                place,
+                self._did(event, is_truncate=place in truncates),
+                None if event.record is None else self._events.values(_row(event)),
+            )
             for place, event in sorted(stored.items())
         ]
 
-    def _did(self, event: Any) -> str:
+    def _did(self, event: Any, *, is_truncate: bool) -> str:
         if event.record is None:
-            return "deletes"
+            return "truncates" if is_truncate else "deletes"
         return "opens" if event.begins == event.sequence else "goes on"
 
     def may_be(self, record: Any, place: str, stored: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +13,15 @@ from headrace.api.graph import Process, VersionedFunction
 from headrace.api.states import MapState
 from headrace.errors import ConfigError
 from headrace.plan.loader import plan_of
+from headrace.plan.stages import Plan
 from headrace.readers.history import key_history
 from headrace.readers.job_at import JobAtCheckpoint
 from headrace.readers.state import get
 from headrace.readers.why import Cause, InputRows, InputSearch, Why
+from headrace.state.broadcast import BROADCAST_KEY
 from headrace.state.codec import Codec
+
+_EVERYBODY = BROADCAST_KEY.decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +30,10 @@ class EventOfVersion:
 
     operator: str
     what: str
-    """What it did: it opens a version, goes on with the one before it, or deletes."""
+    """What it did: it opens a version, goes on with the one before it, deletes, or truncates."""
 
     fields: dict[str, Any] | None
-    """Fields of the row that it made; None for a deletion."""
+    """Fields of the row that it made; None for a deletion and a truncate."""
 
     at: int
     """Event time (ms)."""
@@ -78,14 +82,22 @@ class _KeyOfOperator:
 
     def events(self, answer: Why) -> Iterator[EventOfVersion]:
         """Yield the events in the order of their sequence; `answer` takes what nobody can tell."""
-        stored, written = self._stored(), self._written()
-        causes = self._causes({written[place] for place in stored if place in written})
-        answer.causes = [*causes.values()]
-        InputSearch(self.job, plan_of(self.job.config.code), self.key, answer).add()
-        for of_place in self.function.told(stored):
+        stored = self._stored()
+        truncates = _of(stored, self._truncates())
+        written = _of(stored, self._written(self.key, self._state.name)) | truncates
+        numbers = {number for place, number in written.items() if place not in truncates}
+        inputs = self._inputs(numbers, InputSearch(self.job, self._plan, self.key, answer))
+        of_truncates = InputSearch(self.job, self._plan, _EVERYBODY, answer, is_broadcast=True)
+        inputs_of_truncates = self._inputs({*truncates.values()}, of_truncates)
+        for of_place in self.function.told(stored, truncates):
             event, number = stored[of_place.place], written.get(of_place.place)
-            row = None if number is None else self._row_at(of_place.place, event, causes[number].inputs)
+            taken = (inputs_of_truncates if of_place.place in truncates else inputs).get(number, ())
+            row = self._row_at(of_place.place, event, taken)
             yield EventOfVersion(self.operator, of_place.what, of_place.fields, event.at, event.sequence, number, row)
+
+    @property
+    def _plan(self) -> Plan:
+        return plan_of(self.job.config.code)
 
     @property
     def _state(self) -> MapState[str, Any]:
@@ -99,19 +111,30 @@ class _KeyOfOperator:
         rows = get(self.job, self.key, self.operator, state.name).dicts()
         return {_place(row): codec.decode(row["value"].encode()) for row in rows}
 
-    def _written(self) -> dict[str, int]:
+    def _truncates(self) -> dict[str, int]:
+        """Return by place the checkpoint that stored a truncate; nothing where the operator has none, or had none then."""
+        state = type(self.function).truncates
+        with suppress(ConfigError):
+            return {} if state is None else self._written(_EVERYBODY, state.name)
+        return {}
+
+    def _written(self, key: str, state: str) -> dict[str, int]:
         """Return by place the checkpoint that stored an event first, since it was removed for the last time."""
         first: dict[str, int] = {}
-        for event in key_history(self.job, self.key, self.operator, self._state.name).dicts():
+        for event in key_history(self.job, key, self.operator, state).dicts():
             if event["deleted"]:
                 first.pop(_place(event), None)
             elif event["checkpoint_id"] is not None:
                 first.setdefault(_place(event), event["checkpoint_id"])
         return first
 
-    def _causes(self, numbers: Iterable[int]) -> dict[int, Cause]:
+    def _inputs(self, numbers: Iterable[int], search: InputSearch) -> dict[int | None, list[InputRows]]:
+        """Return by checkpoint the rows of its input that a search finds."""
         known = {checkpoint.checkpoint_id: checkpoint for checkpoint in self.job.lineage.checkpoints}
-        return {number: Cause(known.get(number), [{"operator": self.operator}]) for number in sorted(numbers)}
+        causes = {number: Cause(known.get(number), [{"operator": self.operator}]) for number in sorted(numbers)}
+        search.answer.causes = [*causes.values()]
+        search.add()
+        return {number: cause.inputs for number, cause in causes.items()}
 
     def _row_at(self, place: str, event: Any, inputs: Iterable[InputRows]) -> InputRows | None:
         """Return the row among the input of a checkpoint that may be an event; the first of equal ones."""
@@ -120,6 +143,11 @@ class _KeyOfOperator:
                 if self.function.may_be(record, place, event):
                     return InputRows(rows.source, rows.file, (number,))
         return None
+
+
+def _of(stored: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str, int]:
+    """Return the checkpoints of the stored places."""
+    return {place: number for place, number in numbers.items() if place in stored}
 
 
 def _place(entry: dict[str, Any]) -> str:

@@ -117,23 +117,39 @@ def _json_of_event(event: EventOfVersion) -> dict[str, Any]:
 
 def _version_blocks(versions: Versions, limit: int) -> Iterator[str | Table]:
     """Yield what people read of the events behind versions, operator by operator."""
+    has_more = False
     for name in dict.fromkeys(event.operator for event in versions.events):
         own = [event for event in versions.events if event.operator == name]
         opened = sum(event.what == "opens" for event in own)
         yield f"{name}: {counted(opened, 'version')}, by {counted(len(own), 'event')}"
+        same, differing = _same_and_differing(own)
+        if same:
+            yield _shown_once(same)
         if len(own) > limit:
             yield f"  the last {limit} of them (more with -n)"
-        yield _version_table(own, limit)
-    if any(len(event.fields or {}) > _MOST_FIELDS for event in versions.events):
+        yield _version_table(own, differing[:_MOST_FIELDS], limit)
+        has_more = has_more or len(differing) > _MOST_FIELDS
+    if has_more:
         yield f"of the fields that differ, the first {_MOST_FIELDS} are shown: --json has all"
     yield from versions.untold
 
 
-def _version_table(events: list[EventOfVersion], limit: int) -> Table:
+def _same_and_differing(events: list[EventOfVersion]) -> tuple[dict[str, msgspec.Raw], list[str]]:
+    """Return the fields that are equal in all rows of events, with their values, and those that are not; without the sequence."""
+    rows = [_texts(event.fields) for event in events if event.fields is not None]
+    sequence, differing = _texts(events[0].sequence), _differing(rows)
+    equal = {name: raw for name, raw in rows[0].items() if name not in {*sequence, *differing}} if rows else {}
+    return equal, [name for name in differing if name not in sequence]
+
+
+def _shown_once(same: dict[str, msgspec.Raw]) -> str:
+    """Return the line with the fields that all rows have alike."""
+    return "  in all of them  " + ", ".join(f"{field} {_text(raw)}" for field, raw in same.items())
+
+
+def _version_table(events: list[EventOfVersion], shown: list[str], limit: int) -> Table:
     sequences = [_texts(event.sequence) for event in events]
     fields = [_texts(event.fields or {}) for event in events]
-    differing = [name for name in _differing([own for own in fields if own]) if name not in sequences[0]]
-    shown = differing[:_MOST_FIELDS]
     lines = [
         [*map(_text, sequence.values()), event.what, *(_text(own.get(name, b"")) for name in shown), *_came_by(event)]
         for event, sequence, own in zip(events, sequences, fields, strict=True)
@@ -201,7 +217,7 @@ def _of_operator(
     parts: list[str | Table] = [f"{name}: {counted(len(rows), 'row')}"]
     same = {field: raw for field, raw in rows[-1]["fields"].items() if field not in differing}
     if same:
-        parts.append("  in all of them  " + ", ".join(f"{field} {_text(raw)}" for field, raw in same.items()))
+        parts.append(_shown_once(same))
     if len(rows) > limit:
         parts.append(f"  the last {limit} of them (more with -n)")
     columns = differing if len(differing) <= _MOST_FIELDS else ["row"]

@@ -16,7 +16,8 @@ from headrace.plan.loader import plan_of
 from headrace.plan.stages import Plan
 from headrace.readers.history import key_history
 from headrace.readers.job_at import JobAtCheckpoint
-from headrace.readers.state import get
+from headrace.readers.query import Rows
+from headrace.readers.state import fullest_keys, get
 from headrace.readers.why import Cause, InputRows, InputSearch, Why
 from headrace.state.broadcast import BROADCAST_KEY
 from headrace.state.codec import Codec
@@ -63,12 +64,30 @@ def versions_of(job: JobAtCheckpoint, key: str, operator: str | None = None) -> 
     """
     answer = Why([], [])
     events: list[EventOfVersion] = []
+    for name, function in _with_versions(job, operator):
+        with suppress(ConfigError):  # the checkpoint is older than the operator, or than the state
+            events += _KeyOfOperator(job, key, name, function).events(answer)
+    return Versions(events, answer.untold if events else [])
+
+
+def keys_with_most_events(job: JobAtCheckpoint, operator: str | None = None, limit: int = 20) -> Rows:
+    """Return the keys with most events that operators store for versions, those with most first: events, and bytes.
+
+    Raises `StorageError` when the files of the checkpoint are gone or damaged.
+    """
+    rows: list[tuple[Any, ...]] = []
+    for name, function in _with_versions(job, operator):
+        of_operator = fullest_keys(job, name, type(function).events.name, limit).dicts()
+        rows += ((name, row["key"], row["entries"], row["bytes"]) for row in of_operator)
+    return Rows(["operator", "key", "events", "bytes"], sorted(rows, key=lambda row: (-row[2], row[:2]))[:limit])
+
+
+def _with_versions(job: JobAtCheckpoint, operator: str | None) -> Iterator[tuple[str, VersionedFunction]]:
+    """Yield the operators of the pipeline that store events for versions: all of them, or the one of this name."""
     for stage in plan_of(job.config.code).keyed:
         function: object = stage.operator.function if isinstance(stage.operator, Process) else None
         if isinstance(function, VersionedFunction) and operator in {None, stage.name}:
-            with suppress(ConfigError):  # the checkpoint is older than the operator, or than the state
-                events += _KeyOfOperator(job, key, stage.name, function).events(answer)
-    return Versions(events, answer.untold if events else [])
+            yield stage.name, function
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from headrace import History
@@ -21,7 +23,7 @@ def job_of(monkeypatch):
         monkeypatch.setenv("HEADRACE_HOME", str(job.folder))
         jobs.append(job)  # its folder lasts as long as the harness
 
-    yield harness
+    return harness
 
 
 def words(result):
@@ -50,3 +52,24 @@ def test_key_that_is_deleted_has_no_values(headrace, job_of):
 def test_truncate_is_told_with_its_row(headrace, job_of):
     job_of(Change("x", 1, 0, "u", "a"), Change("y", 4, 1, "t"))
     assert ["4", "truncates", "1", "000001.parquet:1"] in words(headrace("history shop x"))
+
+
+def test_keys_with_most_events_come_first(headrace, job_of):
+    job_of(*(Change(key, lsn, lsn, "u", "a" * lsn) for key, lsn in [("x", 1), ("y", 2), ("y", 3), ("z", 99)]))
+    advised = headrace("history shop unknown").stdout
+    assert "headrace history shop --largest" in advised
+    document = json.loads(headrace("history shop --largest --json").stdout)
+    assert [(row["operator"], row["key"], row["events"]) for row in document["versions"]] == [
+        ("customers", "y", 2),
+        ("customers", "x", 1),
+        ("customers", "z", 1),
+    ]
+    shown = headrace("history shop --largest -n 1").stdout
+    assert ("no histories" in shown, '"y"' in shown or " y " in shown, " x " in shown) == (False, True, False)
+
+
+def test_job_without_histories_points_to_entries(headrace, job_of):
+    job_of(Change("x", 1, 0, "u", "a"), history=History.SCD1)
+    output = headrace("history shop x").stdout
+    assert ("--largest" in output, "headrace state scan shop" in output) == (False, True)
+    assert "no histories" in headrace("history shop --largest").stdout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 
 import msgspec
 import typer
@@ -22,7 +22,7 @@ from headrace.names import counted
 from headrace.report import Report, Table, Time, facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headrace.api.graph import UpsertMaterialize
     from headrace.readers.job_at import JobAtCheckpoint
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.readers.versions import EventOfVersion, Versions
 
 
+T = TypeVar("T")
 First = Annotated[
     Optional[str],  # noqa: UP045
     typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False),
@@ -62,7 +63,7 @@ def row_history(
 
     The sink shows the row marked with * (after an update in place, maybe another one). If it is retracted, the row above
     it takes its place. A text key needs no quotes; several key fields are a JSON list. Of a long history it shows the
-    last rows (-n). --largest, without KEY, lists the keys with most rows.
+    last rows (-n). --largest, without KEY, lists the keys with most rows, and those with most events.
 
     Example:  headrace history flights 2013-01-01-UA1545-EWR
 
@@ -93,11 +94,25 @@ def row_history(
 
 def _versions(job: JobAtCheckpoint, key: str, operator: str | None) -> Versions | None:
     """Return the events behind versions of a key; None if the pipeline cannot be imported, which knows them."""
-    from headrace.errors import ConfigError
     from headrace.readers.versions import versions_of
 
+    return _known(lambda: versions_of(job, key, operator))
+
+
+def _most_events(job: JobAtCheckpoint, operator: str | None, limit: int) -> Rows:
+    """Return the keys with most events behind versions; none if the pipeline cannot be imported, which knows them."""
+    from headrace.readers.query import Rows
+    from headrace.readers.versions import keys_with_most_events
+
+    return _known(lambda: keys_with_most_events(job, operator, limit)) or Rows([], [])
+
+
+def _known(ask: Callable[[], T]) -> T | None:
+    """Return what a question about the pipeline gives; None if the pipeline cannot be imported."""
+    from headrace.errors import ConfigError
+
     try:
-        return versions_of(job, key, operator)
+        return ask()
     except (ConfigError, ImportError, TypeError):
         return None
 
@@ -175,7 +190,7 @@ def _largest(job: JobAtCheckpoint, operator: str | None, limit: int) -> Report:
     from headrace.materializer.upsert_materializer import LONG_HISTORY
     from headrace.readers.state import largest_histories
 
-    rows = largest_histories(job, operator, limit)
+    rows, versions = largest_histories(job, operator, limit), _most_events(job, operator, limit)
     long = sum(row["rows"] >= LONG_HISTORY for row in rows.dicts())
     advice = (
         f"{counted(long, 'of them has', 'of them have')} {LONG_HISTORY:,} rows or more. A history ends when its rows are taken back: a key that "
@@ -183,8 +198,9 @@ def _largest(job: JobAtCheckpoint, operator: str | None, limit: int) -> Report:
         "row, or an `upsert_key`. See docs/materializer.md."
     )
     return Report(
-        *facts(checkpoint=job.checkpoint.checkpoint_id, histories=typed_rows(rows)),
-        rows_table(rows) if rows.rows else "no histories",
+        *facts(checkpoint=job.checkpoint.checkpoint_id, histories=typed_rows(rows), versions=typed_rows(versions)),
+        *[rows_table(own) for own in (rows, versions) if own.rows],
+        None if rows.rows or versions.rows else "no histories",
         advice if long else None,
     )
 
@@ -197,13 +213,22 @@ def _row_blocks(job: JobAtCheckpoint, key: str, rows: Rows, limit: int) -> Itera
         without = [f"'{name}'" for name, operator in operators.items() if not operator.is_needed]
         if without:
             yield f"{', '.join(without)}: no history is kept, since the last change of a key counts."
-        yield f"no history for {key}, at checkpoint {checkpoint}. Keys that have one:  headrace history {job.config.job} --largest"
+        yield f"no history for {key}, at checkpoint {checkpoint}. {_other_keys(job)}"
         return
     dicts = rows.dicts()
     for name in dict.fromkeys(row["operator"] for row in dicts):
         own = [row for row in dicts if row["operator"] == name]
         yield from _of_operator(name, operators.get(name), own, limit)
     yield f"at checkpoint {checkpoint}"
+
+
+def _other_keys(job: JobAtCheckpoint) -> str:
+    """Return a sentence on the keys that have a history."""
+    from headrace.readers.state import largest_histories
+
+    if largest_histories(job, limit=1).rows or _most_events(job, None, 1).rows:
+        return f"Keys that have one:  headrace history {job.config.job} --largest"
+    return f"No key has one. Keys with state:  headrace state scan {job.config.job}"
 
 
 def _of_operator(

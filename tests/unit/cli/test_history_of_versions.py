@@ -49,7 +49,7 @@ def test_key_that_is_deleted_has_no_values(headrace, job_of):
     assert ("deletes" in output, "in all of them" in output) == (True, False)
 
 
-def test_truncate_is_told_with_its_row(headrace, job_of):
+def test_truncate_has_its_input_row(headrace, job_of):
     job_of(Change("x", 1, 0, "u", "a"), Change("y", 4, 1, "t"))
     assert ["4", "truncates", "1", "000001.parquet:1"] in words(headrace("history shop x"))
 

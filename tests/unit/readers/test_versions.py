@@ -97,7 +97,7 @@ def test_truncate_names_its_row():
     ]
 
 
-def test_truncate_comes_before_what_it_ends():
+def test_early_truncate_ends_late_versions():
     job = job_of([[Change("y", 3, 1, "t")], [Change("x", 1, 0, "u", "a")]], truncates=("op", "t"))
     (_, truncate) = told(job, "x")
     assert (truncate.what, truncate.checkpoint_id, truncate.source.file) == ("truncates", 1, "000001.parquet")

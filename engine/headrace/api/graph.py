@@ -8,7 +8,7 @@ their streams. `OperatorFunction` has the methods that the graph, `explain` and 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, ClassVar, Final, NamedTuple, cast
@@ -20,7 +20,7 @@ from headrace.api.column_reads import TIME, ColumnReads, DeclaredReads, Kind, Re
 from headrace.api.functions import AsyncFunction, KeyedFunction, function_types
 from headrace.api.records import RowKind
 from headrace.api.services import AsyncRetryStrategy, Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
-from headrace.api.states import MapState
+from headrace.api.states import BroadcastState, MapState
 from headrace.api.ttl import OnGap, StateTtl, TtlTime, UpdateType, Visibility
 from headrace.options import Strategy
 
@@ -575,12 +575,19 @@ class ToldEvent(NamedTuple):
 
 
 class VersionedFunction(OperatorFunction):
-    """A function that stores the events of each key by their places, in `events`, and makes versions of a row of them."""
+    """A function that stores the events of each key by their places, in `events`, and makes versions of a row of them.
+
+    `truncates` holds the events that empty the table, by their places; None where there are none.
+    """
 
     events: MapState[str, Any]
+    truncates: BroadcastState[str, Any] | None = None
 
-    def told(self, stored: Mapping[str, Any]) -> list[ToldEvent]:
-        """Return what the stored events of a key did, in the order of their places. Raises `NotImplementedError` unless overridden."""
+    def told(self, stored: Mapping[str, Any], truncates: Collection[str], /) -> list[ToldEvent]:
+        """Return what the stored events of a key did, in the order of their places. `truncates` are the places of all truncates.
+
+        Raises `NotImplementedError` unless overridden.
+        """
         raise NotImplementedError
 
     def may_be(self, record: Any, place: str, stored: Any) -> bool:

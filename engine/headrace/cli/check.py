@@ -66,7 +66,7 @@ def findings_of(config: JobConfig, *, sample: bool, strict: bool) -> list[Findin
     plan = checked_plan(config)
     findings = [Finding("configuration", "ok", str(config.file)), Finding("pipeline", "ok", config.pipeline)]
     findings += runner(config, plan)
-    findings += [*row_kinds(config), *names(plan)]
+    findings += [*row_kinds(config), *null_keys(plan), *names(plan)]
     log = CheckpointLog(JobFolder.of(config))
     findings += stored(config, plan, log)
     of_input = [*sources(config, plan, log)]
@@ -113,6 +113,24 @@ def row_kinds(config: JobConfig) -> Iterator[Finding]:
             f"{where}: the stream may take rows back (-U, -D), and mode append keeps all of them, without their kinds"
         )
         yield Finding(f"sink {name}", "warn", detail, "put upsert_materialize() before the sink")
+
+
+def null_keys(plan: Plan) -> Iterator[Finding]:
+    """Yield a warning for each sink in whose key a field may be null, by its type."""
+    from headrace.records.column_types import columns_of
+
+    for name, sink in plan.sinks.items():
+        may_be_null = [
+            column.name for column in columns_of(sink.record) if column.nullable and column.name in sink.primary_key
+        ]
+        if may_be_null:
+            detail = (
+                f"{', '.join(may_be_null)} of {sink.record.__name__} may be null, and is in the key ({', '.join(sink.primary_key)}): a row in "
+                "which it is null goes to the quarantine"
+            )
+            yield Finding(
+                f"sink {name}", "warn", detail, "give such rows a value before the sink, or take them out with a filter"
+            )
 
 
 def names(plan: Plan) -> Iterator[Finding]:

@@ -213,16 +213,17 @@ class ProcessContext(native.ProcessContext, RecordContext):
         else:
             self._outputs.late_to_side += 1
 
-    def quarantine(self, reason: str, /) -> None:
+    def quarantine(self, reason: str, /, *, record: msgspec.Struct | None = None) -> None:
         """Move the record to the quarantine with a reason.
 
-        Raises `RuntimeError` in a timer, which has no record, and `TypeError` or `ValueError` for a reason that is no text, or that
+        `record` is for operators of the library: a stored record of the key, in place of the one that came. Raises `RuntimeError` in a timer, which has no record, and `TypeError` or `ValueError` for a reason that is no text, or that
         is not UTF-8.
         """
         check_reason(reason)
         if self.timer is not None:
             raise RuntimeError("quarantine() in a timer: there is no record to set aside")
-        record = self.record.current.record if isinstance(self.record, Bundle) else self.record
+        if record is None:
+            record = self.record.current.record if isinstance(self.record, Bundle) else self.record
         self._outputs.refused_records.append(Refused(self.order, self.key_json, copied(record), reason))
 
     def register_event_time(self, timestamp: int, /, namespace: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import string
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -47,7 +47,7 @@ class _AppliedChanges(KeyedFunction, OperatorFunction):
 
     `truncates` holds the events that empty the table, by the sort text of their sequence; None where the feed has none. They are for all keys, and
     each key with a row is visited. A truncate takes back what is before it in the sequence, also what comes later. An event
-    with its sequence that came before it stays, and one that comes behind it is refused.
+    with its sequence is refused, whichever of the two came first: its row is taken back with those before it.
     """
 
     KIND = "apply changes"
@@ -92,10 +92,15 @@ class _AppliedChanges(KeyedFunction, OperatorFunction):
         """Set an event aside that has the sequence of a truncate which came before it; return whether it has."""
         is_refused = self.truncates is not None and self.truncates.contains(order)
         if is_refused:
-            ctx.quarantine(
-                f"a truncate has the same {', '.join(self._rules.sequence_by)}: nothing says which one is the later"
-            )
+            self._refuse(None, ctx)
         return is_refused
+
+    def _refuse(self, stored: Any, ctx: Any) -> None:
+        """Set an event aside that has the sequence of a truncate: a stored one that came before it, or the one that comes (None)."""
+        ctx.quarantine(
+            f"a truncate has the same {', '.join(self._rules.sequence_by)}: nothing says which one is the later",
+            record=stored,
+        )
 
     def _next_truncate(self, order: str) -> tuple[str, Any] | None:
         """Return the first truncate behind a place in the sequence, with its text; None without one."""
@@ -187,10 +192,15 @@ class CurrentRowsFunction(_AppliedChanges, ColumnFunction):
         ctx.visit_keys(self.last)
 
     async def visit(self, _record: Any, ctx: Context, /) -> None:
-        """Take the row back that is before a truncate, and forget the event: the truncate keeps older ones away."""
+        """Take the row back that is not behind a truncate, and forget the event: the truncate keeps older ones away."""
         last = await self.last.value()
-        if last is None or self._next_truncate(last.order) is None:
+        if last is None:
             return
+        has_equal = last.record is not None and self.truncates is not None and self.truncates.contains(last.order)
+        if not has_equal and self._next_truncate(last.order) is None:
+            return
+        if has_equal:
+            self._refuse(last.record, ctx)
         await self.last.clear()
         emit_update(ctx, self._timed(last), None)
 
@@ -271,22 +281,39 @@ class HistoryFunction(_AppliedChanges, VersionedFunction):
 
     async def _truncate(self, order: str, truncate: Any, ctx: Any) -> None:
         """Put a deletion in the place of a truncate, if a version lies there. A key whose events there are final stays as it is."""
-        walk = await self._behind(order, ctx)
+        walk, replaced = await self._behind(order, ctx), None
+        if walk is not None and walk.place == order and walk.before.record is not None:
+            replaced = walk.before
+            walk = None if self._is_final(replaced, ctx) else await self._around(replaced, walk.later)
         if walk is None:
             ctx.count_too_late(dropped=True)
-        elif walk.place != order and walk.before is not None and walk.before.record is not None:
-            deletion = self._event(at=truncate.at, sequence=truncate.sequence, record=None)
-            await self._insert(order, deletion, walk, ctx)
+            return
+        if replaced is not None:
+            self._refuse(replaced.record, ctx)
+        elif walk.place == order or walk.before is None or walk.before.record is None:
+            return
+        deletion = self._event(at=truncate.at, sequence=truncate.sequence, record=None)
+        await self._insert(order, deletion, walk, ctx, replaced)
 
-    async def _insert(self, order: str, event: Any, walk: Walk, ctx: Context) -> None:
-        """Store an event in its place, and emit the changes of the rows from there on."""
+    async def _insert(self, order: str, event: Any, walk: Walk, ctx: Context, replaced: Any = None) -> None:
+        """Store an event in its place, where one may be that it replaces, and emit the changes of the rows from there on."""
         place, before, later = walk
         known = [] if before is None else [before]
+        former = known if replaced is None else [*known, replaced]
         new = self._linked(event, place, before)
         behind = self._relinked(new, order, later)
         await self._store(order, new, later, behind)
-        self._emit(ctx, self._rows([*known, *(event for _, event in later)]), self._rows([*known, new, *behind]))
+        self._emit(ctx, self._rows([*former, *(event for _, event in later)]), self._rows([*known, new, *behind]))
         self._forget_later(new, ctx, is_last=not later)
+
+    def _is_final(self, event: Any, ctx: Context) -> bool:
+        """Return whether an event can change no more, and so none before it."""
+        return self._rules.corrections is not None and bool(event.at <= ctx.watermark - self._rules.corrections)
+
+    async def _around(self, event: Any, later: list[tuple[str, Any]]) -> Walk | None:
+        """Return the events around the place of a stored one. None if that part is closed."""
+        before = None if event.before is None else await self.events.get(event.before)
+        return None if before is None and event.before is not None else Walk(event.before, before, later)
 
     async def _behind(self, order: str, ctx: Context) -> Walk | None:
         """Return the events around a place. None if that part is closed."""
@@ -296,7 +323,7 @@ class HistoryFunction(_AppliedChanges, VersionedFunction):
             event = await self.events.get(place)
             if event is None or place <= order:
                 break
-            if self._rules.corrections is not None and event.at <= ctx.watermark - self._rules.corrections:
+            if self._is_final(event, ctx):
                 return None
             later.append((place, event))
             place, event = event.before, None
@@ -356,16 +383,20 @@ class HistoryFunction(_AppliedChanges, VersionedFunction):
         for begins in [*before, *(begins for begins in after if begins not in before)]:
             emit_update(ctx, before.get(begins), after.get(begins))
 
-    def told(self, stored: Mapping[str, Any]) -> list[ToldEvent]:
+    def told(self, stored: Mapping[str, Any], truncates: Collection[str]) -> list[ToldEvent]:
         """Return what the stored events of a key did, in the order of their places."""
         return [
-            ToldEvent(place, self._did(event), None if event.record is None else self._events.values(_row(event)))
+            ToldEvent(
+                place,
+                self._did(event, is_truncate=place in truncates),
+                None if event.record is None else self._events.values(_row(event)),
+            )
             for place, event in sorted(stored.items())
         ]
 
-    def _did(self, event: Any) -> str:
+    def _did(self, event: Any, *, is_truncate: bool) -> str:
         if event.record is None:
-            return "deletes"
+            return "truncates" if is_truncate else "deletes"
         return "opens" if event.begins == event.sequence else "goes on"
 
     def may_be(self, record: Any, place: str, stored: Any) -> bool:

@@ -66,19 +66,28 @@ def largest_keys(job: JobAtCheckpoint, operator: str | None = None, limit: int =
     Raises `ConfigError` for an unknown operator.
     """
     check_operator(job, operator, WITH_STATE)
+    return _first_keys(job, entries_of(operator), "bytes", limit)
+
+
+def fullest_keys(job: JobAtCheckpoint, operator: str, state: str, limit: int = 20) -> Rows:
+    """Return the keys with most entries in a state of an operator, as `largest_keys`."""
+    return _first_keys(job, entries_of(operator, states=state), "entries", limit)
+
+
+def _first_keys(job: JobAtCheckpoint, conditions: Conditions, by: str, limit: int) -> Rows:
+    """Return keys with their live entries and bytes, those with most of `by` first."""
     table = STATE_TABLES[KEYED_STATE]
     values = {"bytes": 'strlen("value")', **{age: age for age in AGE_COLUMNS}}
     entries = last_values_sql("raw", table, values, unless=job.hidden_sql(KEYED_STATE))
     columns = sorted({*table.entry, "value", "checkpoint_id", "deleted", *AGE_COLUMNS} - {"key_group"})
     query = f"""SELECT operator, state, key, count(*) AS entries, sum(coalesce(bytes, 0))::BIGINT AS bytes
-                FROM ({entries}) GROUP BY ALL ORDER BY bytes DESC, operator, state, key LIMIT ?"""  # noqa: S608 - our own names
+                FROM ({entries}) GROUP BY ALL ORDER BY {by} DESC, operator, state, key LIMIT ?"""  # noqa: S608 - our own names
     parts = [  # a key is in one part only
-        ask_once(
-            job.changes(KEYED_STATE, [*entries_of(operator), *part], columns=columns), query, [limit], table=KEYED_STATE
-        )
+        ask_once(job.changes(KEYED_STATE, [*conditions, *part], columns=columns), query, [limit], table=KEYED_STATE)
         for part in job.ranges(KEYED_STATE)
     ]
-    rows = sorted((row for part in parts for row in part.rows), key=lambda row: (-row[-1], row[:3]))
+    most = parts[0].columns.index(by)
+    rows = sorted((row for part in parts for row in part.rows), key=lambda row: (-row[most], row[:3]))
     return Rows(parts[0].columns, rows[:limit])
 
 

@@ -35,6 +35,7 @@ from headrace.sources.position import NO_FACTS, SourceFacts
 from headrace.sources.registry import read_rows_of, source_of
 from headrace.sources.row_check import RowCheck
 from headrace.sources.source import SourceFile, Want
+from headrace.state.broadcast import BROADCAST_KEY
 from headrace.state.codec import encode, written_keys
 from headrace.state.timers import DOMAINS
 from headrace.tables.folder import JobFolder
@@ -208,12 +209,13 @@ def _utc(value: Any) -> str:
 
 @dataclass(slots=True)
 class InputSearch:
-    """Looks for rows of the key in what micro-batches took in."""
+    """Looks for rows of the key in what micro-batches took in; with `is_broadcast`, for rows that all keys get."""
 
     job: JobAtCheckpoint
     plan: Plan
     key: str
     answer: Why
+    is_broadcast: bool = False
 
     def add(self) -> None:
         """Add the rows to the causes, and sentences on what cannot be known."""
@@ -254,7 +256,8 @@ class InputSearch:
             self._say(f"source '{name}': what checkpoint {after.checkpoint_id} took in is not there any more: {error}")
             return
         flow = next(source.flow for source in self.plan.source_stages if source.name == name)
-        ways = [way for stage in stages for way in _ways(flow, stage.name, node.record)]
+        all_ways = [way for stage in stages for way in _ways(flow, stage.name, node.record)]
+        ways = [way for way in all_ways if (way.reader is None) == self.is_broadcast]
         if not ways and files:
             self._say(
                 f"source '{name}': its rows reach the operator changed, or through another operator, so only its files are known."
@@ -321,22 +324,24 @@ def _offsets(source: str, since: SourceFacts, reached: SourceFacts) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A way on which rows of a source reach an operator as they are: the filters on it, and the key."""
+    """A way on which rows of a source reach an operator as they are: the filters on it, and the key; None: all keys get them."""
 
     filters: tuple[Callable[[Any], object], ...]
-    reader: Callable[[Any], object]
+    reader: Callable[[Any], object] | None
 
     def key_of(self, record: Any) -> bytes | None:
         """Return the key of a record as JSON; None for one that a filter takes out. Raises the errors of the job's code."""
-        return encode(self.reader(record)) if all(predicate(record) for predicate in self.filters) else None
+        if not all(predicate(record) for predicate in self.filters):
+            return None
+        return BROADCAST_KEY if self.reader is None else encode(self.reader(record))
 
 
 def _ways(flow: Flow, stage: str, record: type, filters: tuple[Callable[[Any], object], ...] = ()) -> Iterator[_Way]:
     """Yield the ways from a flow to a stage on which no code changes the records."""
     for use in flow.uses:
         if isinstance(use.to, ToStage):
-            if use.to.stage == stage and use.to.key is not None:
-                yield _Way(filters, key_reader(use.to.key))
+            if use.to.stage == stage:
+                yield _Way(filters, None if use.to.key is None else key_reader(use.to.key))
         elif (
             isinstance(use.to, Through) and use.to.flow.record is record and not isinstance(use.to.transform, _CHANGES)
         ):

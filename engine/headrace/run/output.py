@@ -336,11 +336,19 @@ class Transit(_Staging):
         return pa.array(keys, pa.binary())
 
     def _refuse_without_key(self, rows: ColumnarRows) -> None:
-        error = f"the key ({self.to.key}) is null"
         operator = self.output.operator
         self.output.quarantine(
-            [QuarantineRow.of_record(operator, row.order, row.record, "null", error) for row in rows.emitted()]
+            [
+                QuarantineRow.of_record(operator, row.order, row.record, "null", self._why_without_key(row.record))
+                for row in rows.emitted()
+            ]
         )
+
+    def _why_without_key(self, record: msgspec.Struct) -> str:
+        """Return the reason for which a record has no key, with the fields that are null where the key has several."""
+        names = () if self.to.key is None else self.to.key.fields
+        null = ", ".join(name for name in names if getattr(record, name) is None)
+        return f"the key ({self.to.key}) is null{f' in {null}' if len(names) > 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True)

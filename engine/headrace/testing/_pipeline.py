@@ -41,9 +41,26 @@ class _CrashError(BaseException):
     """Simulated end of the process: no code of the run catches it."""
 
 
+class _Copy:
+    """Copy of a job's folder. It is removed with this object, which each snapshot of it keeps."""
+
+    def __init__(self, folder: Path) -> None:
+        """Copy a folder to a temporary one."""
+        self.folder = _new_folder()
+        weakref.finalize(self, shutil.rmtree, self.folder.parent, ignore_errors=True)
+        shutil.copytree(folder, self.folder)
+        _copies[self.folder] = self
+
+
+_copies: weakref.WeakValueDictionary[Path, _Copy] = weakref.WeakValueDictionary()
+
+
 @dataclass(frozen=True)
 class PipelineSnapshot:
-    """A copy of everything that a job has stored, and the clock's time. The copy lasts as long as this object."""
+    """A copy of everything that a job has stored, and the clock's time.
+
+    A copy that `PipelineHarness.snapshot` has made lasts as long as its snapshots; any other folder stays.
+    """
 
     job: str
     folder: Path
@@ -53,8 +70,8 @@ class PipelineSnapshot:
     """Copy of the state and the sinks of a job whose storage is in memory."""
 
     def __post_init__(self) -> None:
-        """Remove the copy when this object is garbage."""
-        weakref.finalize(self, shutil.rmtree, self.folder.parent, ignore_errors=True)
+        """Keep the copy as long as this object."""
+        object.__setattr__(self, "_copy", _copies.get(self.folder))
 
 
 @dataclass
@@ -211,9 +228,8 @@ class PipelineHarness(JobRuns):
 
     def snapshot(self) -> PipelineSnapshot:
         """Return a copy of everything that the job has stored, its input included."""
-        folder = _new_folder()
-        shutil.copytree(self.folder, folder)
-        return PipelineSnapshot(self.pipeline.name, folder, self.clock.now(), self._fed, self._disk_copy())
+        copy = _Copy(self.folder)
+        return PipelineSnapshot(self.pipeline.name, copy.folder, self.clock.now(), self._fed, self._disk_copy())
 
     def restore(self, snapshot: PipelineSnapshot) -> None:
         """Continue from a snapshot, of this harness or another one; the clock returns to the snapshot's time.

@@ -17,11 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from headrace import native
+from headrace import Pipeline, Struct, Timestamp, native
 from headrace.cli import doctor
 from headrace.cli.findings import Finding
 from headrace.log.log import CheckpointLog
 from headrace.provision import pyspark as pyspark_version
+from headrace.testing import PipelineHarness
 
 
 class Service(BaseHTTPRequestHandler):
@@ -90,6 +91,20 @@ def test_health_path_precedes_the_query_of_url(headrace, home, service):
     with (home / "conf/jobs/demo.yaml").open("a") as file:
         file.write(f"services: {{weather: {{url: '{service}?token=hush', health: /health}}}}\n")
     assert findings(headrace("check --json"))["service weather"] == "ok"
+
+
+@pytest.mark.parametrize(("key", "outcome"), [(("number", "word"), "warn"), ("word", "warn"), ("number", None)])
+def test_sink_key_that_may_be_null_is_named(headrace, monkeypatch, key, outcome):
+    class Word(Struct, frozen=True):
+        number: int
+        word: str | None
+        at: Timestamp
+
+    job = PipelineHarness(Pipeline("words").source("words", Word, event_time="at").sink("words", key=key), now=0)
+    monkeypatch.setenv("HEADRACE_HOME", str(job.folder))
+    result = headrace("check words --json")
+    assert findings(result).get("sink words") == outcome
+    assert ("word of Word may be null, and is in the key" in result.stdout) is (outcome is not None)
 
 
 def test_missing_source_fails_and_names_the_line(headrace, home):

@@ -162,6 +162,33 @@ def test_null_keys_go_to_the_quarantine_where_asked(pipeline_of):
     assert {row["error"] for row in rows} == {"the key (item) is null"}
 
 
+class Sold(Struct, frozen=True):
+    item: str | None
+    seller: str | None
+
+
+def test_null_parts_of_a_sink_key_are_named():
+    def sold(order: Order | None, offer: Offer | None) -> Sold:
+        return Sold(None if order is None else order.item, None if offer is None else offer.item)
+
+    _, orders, offers = sources()
+    joined = orders.join("sold", offers, emit=sold, how=JoinType.FULL, state_ttl=Lifetime.FOREVER)
+    harness = PipelineHarness(joined.sink("sold", key=("item", "seller")))
+    harness.feed("orders", [Order("b", 1), Order(None, 1)])
+    harness.feed("offers", [Offer("a", 1), Offer("c", 1)])
+    harness.run()
+    harness.feed("orders", [Order("a", 2)])
+    harness.run(end_of_input=True)
+    refused = {(row["raw"], row["error"]) for row in harness.table("quarantine").to_pylist()}
+    assert refused == {
+        (text(Sold("b", None)), "the key (item, seller) is null in seller"),
+        (text(Sold(None, "a")), "the key (item, seller) is null in item"),
+        (text(Sold(None, "c")), "the key (item, seller) is null in item"),
+        (text(Sold(None, None)), "the key (item, seller) is null in item, seller"),
+    }
+    assert harness.sink("sold") == [Sold("a", "a")]
+
+
 def test_kept_null_key_moves_the_watermark():
     harness = PipelineHarness(interval_pipeline(0, 7, how=JoinType.LEFT), bucket=1)
     harness.feed("orders", [Order("a", 1), Order(None, 100)])

@@ -116,6 +116,19 @@ def test_any_split_and_retry_gives_same(windows, micro_batches, parts, paralleli
     assert sorted(map(msgspec.structs.astuple, harness.sink("totals"))) == counts_of(windows, in_parts)
 
 
+@pytest.mark.parametrize(
+    ("crash_at", "start"), [("ingest.after", 30), ("run.after", 30), ("commit.before", 30), ("commit.after", 0)]
+)
+def test_only_a_commit_records_the_time(crash_at, start):
+    harness = PipelineHarness(timed(Tumbling(ms(10))).sink("summaries"), now=NOON)
+    harness.feed("bids", [Bid("a", NOON, 1, "x")])
+    assert harness.run(crash_at=crash_at) is None
+    for length in (35, 1000):
+        harness.clock.advance(length)
+        harness.run()
+    assert [row.window_start for row in harness.sink("summaries")] == [NOON + start]
+
+
 def test_window_fires_without_input_at_its_end():
     """The micro-batch at the end fires the window before its own records."""
     harness = PipelineHarness(timed(Tumbling(ms(10)), Totals).sink("totals"), now=NOON)

@@ -136,13 +136,51 @@ def test_truncate_without_a_sequence_is_refused():
 
 
 @pytest.mark.parametrize("history", History)
-def test_event_in_place_of_a_truncate_is_refused(history):
-    """One that came before the truncate stays: nothing says which one is the later."""
+@pytest.mark.parametrize("is_first", [True, False])
+def test_event_in_place_of_a_truncate_is_refused(history, is_first):
+    row, truncate = Change("x", 4, 7, "u", "a", "c"), Change("y", 4, 1, "t")
     with keyed(history) as harness:
-        give(harness, Change("x", 4, 0, "u", "a"), Change("x", 4, 1, "t"), Change("y", 4, 2, "u", "b"))
-        assert [row.id for _, row in harness.kinds()] == ["x"]
+        give(harness, Change("x", 2, 0, "u", "b"), *([row, truncate] if is_first else [truncate, row]))
+        model, record = MODELS[history]
+        table = ChangelogTable()
+        for kind, changed in harness.kinds():
+            table.apply(kind, changed)
+        assert table.records(record) == model([Change("x", 2, 0, "u", "b"), Change("x", 4, 1, "d")])
         ((refused, reason),) = harness.quarantined()
-        assert (refused.id, "a truncate has the same lsn" in reason) == ("y", True)
+        assert (refused, "a truncate has the same lsn" in reason) == (row, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("history", History)
+@examples(60)
+@given(
+    events=st.lists(CHANGES, max_size=12, unique_by=lambda event: (event.op == "t" or event.id, event.lsn)),
+    order=st.randoms(use_true_random=False),
+    ignore_nulls=st.booleans(),
+)
+def test_equal_places_give_equal_tables(history, events, order, ignore_nulls):
+    """Events in the place of a truncate are in no table, whichever of the two comes first."""
+    truncates = {event.lsn for event in events if event.op == "t"}
+    model, record = MODELS[history]
+    wanted = model(
+        as_deletions([event for event in events if event.op == "t" or event.lsn not in truncates]),
+        ignore_nulls=ignore_nulls,
+    )
+    order.shuffle(events)
+    with keyed(history, ignore_nulls=ignore_nulls) as harness:
+        give(harness, *events)
+        table = ChangelogTable()
+        for kind, row in harness.kinds():
+            table.apply(kind, row)
+    assert table.records(record) == wanted
+
+
+def test_final_event_in_place_of_a_truncate_stays():
+    with keyed(History.SCD2, corrections=timedelta(milliseconds=5)) as harness:
+        give(harness, Change("x", 4, 0, "u", "a"))
+        harness.watermark(100)
+        give(harness, Change("", 4, 101, "t"))
+        assert (len(harness.kinds()), harness.quarantined()) == (1, [])
 
 
 def test_final_events_are_not_truncated():

@@ -85,14 +85,22 @@ def test_operator_without_state_hides_no_other():
     assert [(event.operator, event.what) for event in told(job, "x")] == [("customers", "opens")]
 
 
-def test_row_of_a_truncate_is_unknown():
-    events = [Change("x", 1, 0, "u", "a"), Change("y", 3, 1, "t"), Change("x", 5, 2, "u", "a")]
-    own = told(job_of([events], truncates=("op", "t")), "x")
-    assert [(event.what, event.source is None) for event in own] == [
-        ("opens", False),
-        ("deletes", True),
-        ("opens", False),
+def test_truncate_names_its_row():
+    first = [Change("x", 1, 0, "u", "a"), Change("x", 5, 2, "u", "a"), Change("z", 4, 2, "d")]
+    job = job_of([first, [Change("x", 9, 3, "d"), Change("y", 3, 1, "t")]], truncates=("op", "t"))
+    own = [(event.what, event.sequence.lsn, event.checkpoint_id, event.source) for event in told(job, "x")]
+    assert [(what, lsn, number, source.file, source.rows) for what, lsn, number, source in own] == [
+        ("opens", 1, 1, "000001.parquet", (0,)),
+        ("truncates", 3, 2, "000002.parquet", (1,)),
+        ("opens", 5, 1, "000001.parquet", (1,)),
+        ("deletes", 9, 2, "000002.parquet", (0,)),
     ]
+
+
+def test_early_truncate_ends_late_versions():
+    job = job_of([[Change("y", 3, 1, "t")], [Change("x", 1, 0, "u", "a")]], truncates=("op", "t"))
+    (_, truncate) = told(job, "x")
+    assert (truncate.what, truncate.checkpoint_id, truncate.source.file) == ("truncates", 1, "000001.parquet")
 
 
 def test_rows_behind_code_are_unknown():

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -381,6 +382,22 @@ def test_no_folder_and_no_module_is_left_behind():
     gc.collect()
     assert not any(folder.exists() for folder in folders)
     assert {name for name in sys.modules if name.startswith("_headrace_harness_")} < {*modules}
+
+
+def test_snapshot_removes_only_copies_of_harnesses(tmp_path):
+    folder = tmp_path / "of_a_user" / "job"
+    folder.mkdir(parents=True)
+    harness = PipelineHarness(totals())
+    snapshot = harness.snapshot()
+    later = replace(snapshot, now=5)
+    users, of_harness = replace(snapshot, folder=folder), replace(snapshot, folder=harness.folder)
+    del users, of_harness, snapshot
+    gc.collect()
+    assert (folder.exists(), harness.folder.exists(), later.folder.exists()) == (True, True, True)
+    copy = later.folder.parent
+    del later
+    gc.collect()
+    assert not copy.exists()
 
 
 WITHOUT = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 
 import msgspec
 import typer
@@ -22,7 +22,7 @@ from headrace.names import counted
 from headrace.report import Report, Table, Time, facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headrace.api.graph import UpsertMaterialize
     from headrace.readers.job_at import JobAtCheckpoint
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.readers.versions import EventOfVersion, Versions
 
 
+T = TypeVar("T")
 First = Annotated[
     Optional[str],  # noqa: UP045
     typer.Argument(metavar="JOB", help="Leave it out if there is only one.", show_default=False),
@@ -62,7 +63,7 @@ def row_history(
 
     The sink shows the row marked with * (after an update in place, maybe another one). If it is retracted, the row above
     it takes its place. A text key needs no quotes; several key fields are a JSON list. Of a long history it shows the
-    last rows (-n). --largest, without KEY, lists the keys with most rows.
+    last rows (-n). --largest, without KEY, lists the keys with most rows, and those with most events.
 
     Example:  headrace history flights 2013-01-01-UA1545-EWR
 
@@ -93,11 +94,25 @@ def row_history(
 
 def _versions(job: JobAtCheckpoint, key: str, operator: str | None) -> Versions | None:
     """Return the events behind versions of a key; None if the pipeline cannot be imported, which knows them."""
-    from headrace.errors import ConfigError
     from headrace.readers.versions import versions_of
 
+    return _known(lambda: versions_of(job, key, operator))
+
+
+def _most_events(job: JobAtCheckpoint, operator: str | None, limit: int) -> Rows:
+    """Return the keys with most events behind versions; none if the pipeline cannot be imported, which knows them."""
+    from headrace.readers.query import Rows
+    from headrace.readers.versions import keys_with_most_events
+
+    return _known(lambda: keys_with_most_events(job, operator, limit)) or Rows([], [])
+
+
+def _known(ask: Callable[[], T]) -> T | None:
+    """Return what a question about the pipeline gives; None if the pipeline cannot be imported."""
+    from headrace.errors import ConfigError
+
     try:
-        return versions_of(job, key, operator)
+        return ask()
     except (ConfigError, ImportError, TypeError):
         return None
 
@@ -117,23 +132,39 @@ def _json_of_event(event: EventOfVersion) -> dict[str, Any]:
 
 def _version_blocks(versions: Versions, limit: int) -> Iterator[str | Table]:
     """Yield what people read of the events behind versions, operator by operator."""
+    has_more = False
     for name in dict.fromkeys(event.operator for event in versions.events):
         own = [event for event in versions.events if event.operator == name]
         opened = sum(event.what == "opens" for event in own)
         yield f"{name}: {counted(opened, 'version')}, by {counted(len(own), 'event')}"
+        same, differing = _same_and_differing(own)
+        if same:
+            yield _shown_once(same)
         if len(own) > limit:
             yield f"  the last {limit} of them (more with -n)"
-        yield _version_table(own, limit)
-    if any(len(event.fields or {}) > _MOST_FIELDS for event in versions.events):
+        yield _version_table(own, differing[:_MOST_FIELDS], limit)
+        has_more = has_more or len(differing) > _MOST_FIELDS
+    if has_more:
         yield f"of the fields that differ, the first {_MOST_FIELDS} are shown: --json has all"
     yield from versions.untold
 
 
-def _version_table(events: list[EventOfVersion], limit: int) -> Table:
+def _same_and_differing(events: list[EventOfVersion]) -> tuple[dict[str, msgspec.Raw], list[str]]:
+    """Return the fields that are equal in all rows of events, with their values, and those that are not; without the sequence."""
+    rows = [_texts(event.fields) for event in events if event.fields is not None]
+    sequence, differing = _texts(events[0].sequence), _differing(rows)
+    equal = {name: raw for name, raw in rows[0].items() if name not in {*sequence, *differing}} if rows else {}
+    return equal, [name for name in differing if name not in sequence]
+
+
+def _shown_once(same: dict[str, msgspec.Raw]) -> str:
+    """Return the line with the fields that all rows have alike."""
+    return "  in all of them  " + ", ".join(f"{field} {_text(raw)}" for field, raw in same.items())
+
+
+def _version_table(events: list[EventOfVersion], shown: list[str], limit: int) -> Table:
     sequences = [_texts(event.sequence) for event in events]
     fields = [_texts(event.fields or {}) for event in events]
-    differing = [name for name in _differing([own for own in fields if own]) if name not in sequences[0]]
-    shown = differing[:_MOST_FIELDS]
     lines = [
         [*map(_text, sequence.values()), event.what, *(_text(own.get(name, b"")) for name in shown), *_came_by(event)]
         for event, sequence, own in zip(events, sequences, fields, strict=True)
@@ -159,7 +190,7 @@ def _largest(job: JobAtCheckpoint, operator: str | None, limit: int) -> Report:
     from headrace.materializer.upsert_materializer import LONG_HISTORY
     from headrace.readers.state import largest_histories
 
-    rows = largest_histories(job, operator, limit)
+    rows, versions = largest_histories(job, operator, limit), _most_events(job, operator, limit)
     long = sum(row["rows"] >= LONG_HISTORY for row in rows.dicts())
     advice = (
         f"{counted(long, 'of them has', 'of them have')} {LONG_HISTORY:,} rows or more. A history ends when its rows are taken back: a key that "
@@ -167,8 +198,9 @@ def _largest(job: JobAtCheckpoint, operator: str | None, limit: int) -> Report:
         "row, or an `upsert_key`. See docs/materializer.md."
     )
     return Report(
-        *facts(checkpoint=job.checkpoint.checkpoint_id, histories=typed_rows(rows)),
-        rows_table(rows) if rows.rows else "no histories",
+        *facts(checkpoint=job.checkpoint.checkpoint_id, histories=typed_rows(rows), versions=typed_rows(versions)),
+        *[rows_table(own) for own in (rows, versions) if own.rows],
+        None if rows.rows or versions.rows else "no histories",
         advice if long else None,
     )
 
@@ -181,13 +213,22 @@ def _row_blocks(job: JobAtCheckpoint, key: str, rows: Rows, limit: int) -> Itera
         without = [f"'{name}'" for name, operator in operators.items() if not operator.is_needed]
         if without:
             yield f"{', '.join(without)}: no history is kept, since the last change of a key counts."
-        yield f"no history for {key}, at checkpoint {checkpoint}. Keys that have one:  headrace history {job.config.job} --largest"
+        yield f"no history for {key}, at checkpoint {checkpoint}. {_other_keys(job)}"
         return
     dicts = rows.dicts()
     for name in dict.fromkeys(row["operator"] for row in dicts):
         own = [row for row in dicts if row["operator"] == name]
         yield from _of_operator(name, operators.get(name), own, limit)
     yield f"at checkpoint {checkpoint}"
+
+
+def _other_keys(job: JobAtCheckpoint) -> str:
+    """Return a sentence on the keys that have a history."""
+    from headrace.readers.state import largest_histories
+
+    if largest_histories(job, limit=1).rows or _most_events(job, None, 1).rows:
+        return f"Keys that have one:  headrace history {job.config.job} --largest"
+    return f"No key has one. Keys with state:  headrace state scan {job.config.job}"
 
 
 def _of_operator(
@@ -201,7 +242,7 @@ def _of_operator(
     parts: list[str | Table] = [f"{name}: {counted(len(rows), 'row')}"]
     same = {field: raw for field, raw in rows[-1]["fields"].items() if field not in differing}
     if same:
-        parts.append("  in all of them  " + ", ".join(f"{field} {_text(raw)}" for field, raw in same.items()))
+        parts.append(_shown_once(same))
     if len(rows) > limit:
         parts.append(f"  the last {limit} of them (more with -n)")
     columns = differing if len(differing) <= _MOST_FIELDS else ["row"]

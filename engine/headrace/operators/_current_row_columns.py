@@ -6,7 +6,6 @@ import enum
 from collections.abc import Sequence
 from datetime import datetime, time, timedelta
 from functools import cached_property
-from itertools import chain
 from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
@@ -20,17 +19,17 @@ from headrace.api.batches import ColumnResults, ColumnTimer, KeyedColumns
 from headrace.api.records import RowKind
 from headrace.operators._change_events import ChangeEvents
 from headrace.operators._column_changes import ColumnChanges, differ
+from headrace.operators._column_lifetimes import last_watermarks
+from headrace.operators._column_records import ColumnRecords
 from headrace.operators._event_time import LAST_TIME
 from headrace.operators._part_columns import objects_of
 from headrace.operators._ranking import whole_numbers_of
 from headrace.operators._running_fields import (
     Flags,
-    Layout,
     NotInColumnsError,
     Numbers,
     is_plain,
     keys_with,
-    of_type,
 )
 from headrace.operators._value_types import annotated_type, are_equal
 
@@ -119,12 +118,6 @@ class _Events:
         except Exception as error:  # one by one, to name the record
             raise NotInColumnsError from error
 
-    def last_watermarks(self) -> Numbers:
-        """Return for each key the last watermark before its last event (ms)."""
-        last = np.empty(len(self.columns.keys), np.int64)
-        last[self.key_numbers] = self.columns.watermarks  # of equal numbers, the last one stays
-        return last
-
     def taken_singly(self) -> Flags | None:
         """Return for each key whether its events have to come singly; None if none has to."""
         columns, lifetime = self.columns, self.reader.rules.tombstones
@@ -133,7 +126,7 @@ class _Events:
             marked |= columns.records.field(name).is_null().to_numpy(zero_copy_only=False)
         marked |= self._has_equal()
         if lifetime is not None:
-            ends_soon = columns.timestamps.to_numpy() + lifetime <= self.last_watermarks()[self.key_numbers]
+            ends_soon = columns.timestamps.to_numpy() + lifetime <= np.array(last_watermarks(columns))[self.key_numbers]
             marked |= self.deletes & ends_soon if ends_soon.any() else ends_soon
         return keys_with(marked, columns)
 
@@ -154,7 +147,8 @@ class _CurrentRows:
         """Lay the events behind the stored ones. Raises `NotInColumnsError` where order alone does not decide."""
         self._events, self._columns = events, events.columns
         self._stored: Sequence[Any] = events.columns.values
-        self._layout = layout = Layout.of(events.key_numbers, len(self._stored))
+        self._records = ColumnRecords(events.columns, [None if last is None else last.record for last in self._stored])
+        self._layout = layout = self._records.layout
         ranks = self._ranks()
         self._check_lifetimes()
         self._check_equal(ranks)
@@ -178,7 +172,7 @@ class _CurrentRows:
     def _check_lifetimes(self) -> None:
         """Refuse stored deletions that may be forgotten before the last event of their key."""
         lifetime = self._events.reader.rules.tombstones
-        both = zip(self._stored, self._events.last_watermarks().tolist(), strict=True)
+        both = zip(self._stored, last_watermarks(self._columns), strict=True)
         if lifetime is not None and any(
             last is not None and last.record is None and last.at + lifetime <= watermark for last, watermark in both
         ):
@@ -189,34 +183,34 @@ class _CurrentRows:
         layout = self._layout
         of_stored = ranks[layout.starts][layout.segments]
         equal = np.flatnonzero((ranks == of_stored) & ~layout.is_stored)
-        rows = layout.order[equal] - len(layout.starts)
+        rows = self._records.row_of(equal)
         keys = layout.segments[equal].tolist()
-        for key, row, record in zip(keys, rows.tolist(), self._records(rows), strict=True):
+        for key, row, record in zip(keys, rows.tolist(), self._records.objects(rows), strict=True):
             if not are_equal(None if self._events.deletes[row] else record, self._stored[key].record):
                 raise NotInColumnsError
-
-    def _records(self, rows: Numbers) -> list[Any]:
-        """Return some of the events as records."""
-        return [*map(_record_of, chain.from_iterable(self._columns.objects(pa.array(rows))))]
 
     def results(self, last: Any) -> ColumnResults:
         """Return the last event of each key in the type of the state, and the changes of the rows."""
         layout, columns = self._layout, self._columns
         changes = self._changes()
         times = changes.times([0 if stored is None else stored.at for stored in self._stored], columns.timestamps)
-        values, written = [*self._stored], [None] * len(self._stored)
+        values, written = [*self._stored], list[int | None]([None]) * len(self._stored)
         ends = self._last[layout.ends]
         keys = np.flatnonzero(~layout.is_stored[ends])
-        rows = layout.order[ends[keys]] - len(layout.starts)
-        at = times[layout.ends[keys]].tolist()
-        given = zip(keys.tolist(), self._records(rows), self._events.deletes[rows].tolist(), at, strict=True)
-        for key, record, deletes, time_of_row in given:
+        rows = self._records.row_of(ends[keys])
+        given = zip(
+            keys.tolist(),
+            self._records.objects(rows),
+            self._events.deletes[rows].tolist(),
+            times[layout.ends[keys]].tolist(),
+            self._records.times(ends[keys]),
+            strict=True,
+        )
+        for key, record, deletes, at, timestamp in given:
             order = self._events.reader.text_of(record)
-            values[key] = last(order=order, at=time_of_row, record=None if deletes else record)
-        for key, timestamp in zip(keys.tolist(), columns.timestamps.take(pa.array(rows)).to_pylist(), strict=True):
-            written[key] = timestamp
+            values[key], written[key] = last(order=order, at=at, record=None if deletes else record), timestamp
         timers = self._timers(times)
-        return ColumnResults(values, changes.emitted(times, self._rows), timers=timers, timestamps=written)
+        return ColumnResults(values, changes.emitted(times, self._records.rows), timers=timers, timestamps=written)
 
     def _changes(self) -> ColumnChanges:
         layout, places = self._layout, np.arange(len(self._last))
@@ -231,23 +225,8 @@ class _CurrentRows:
     def _differ(self, places: Numbers, before: Numbers) -> Flags:
         differs = np.zeros(len(places), bool)
         for name in self._events.reader.copied:
-            differs |= differ(self._values(name, places), self._values(name, before))
+            differs |= differ(self._records.values(name, places), self._records.values(name, before))
         return differs
-
-    @cached_property
-    def _stored_rows(self) -> pa.StructArray:
-        return self._columns.columns_of([None if last is None else last.record for last in self._stored])
-
-    def _values(self, name: str, places: Numbers) -> pa.Array:
-        values = pa.concat_arrays([self._stored_rows.field(name), self._columns.records.field(name)])
-        return values.take(pa.array(self._layout.order[places]))
-
-    def _rows(self, places: Numbers) -> pa.StructArray:
-        """Return the rows at some places."""
-        types = list(self._columns.result_type)
-        return pa.StructArray.from_arrays(
-            [of_type(self._values(field.name, places), field.type) for field in types], fields=types
-        )
 
     def _timers(self, times: Numbers) -> list[ColumnTimer]:
         """Return the timers that forget deleted keys."""

@@ -6,11 +6,13 @@ First records of each key, with their ranks, as a changelog (Flink: `ROW_NUMBER(
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from headrace.api.batches import ColumnFunction, ColumnResults, KeyedColumns
 from headrace.api.changelog import StreamChanges
 from headrace.api.column_reads import TIME, ColumnReads, Kind, fields_read
 from headrace.api.functions import Context, KeyedProcessFunction
@@ -18,13 +20,18 @@ from headrace.api.graph import OperatorFunction
 from headrace.api.options import Ranks
 from headrace.api.records import RowKind, Struct
 from headrace.api.states import MapState, ValueState
-from headrace.api.ttl import StateTtl
+from headrace.api.ttl import StateTtl, UpdateType
 from headrace.names import counted
 from headrace.operators._accumulators import distinct_text
+from headrace.operators._column_lifetimes import columns_see_end
 from headrace.operators._event_time import freed_by
 from headrace.operators._normalize import OF_KEY, unmatched
 from headrace.operators._ranking import Ranking
 from headrace.operators._value_types import are_equal
+
+if TYPE_CHECKING:
+    from headrace.operators._last_record_columns import LastRecordColumns
+    from headrace.operators._running_fields import Flags
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
@@ -439,11 +446,32 @@ class FirstByTimeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         return {"emits": emits, "state_kept": kept, "state_freed": freed_by(self._ttl)}
 
 
-class LastByTimeFunction(FirstByTimeFunction[In, Out]):
+class LastByTimeFunction(FirstByTimeFunction[In, Out], ColumnFunction):
     """Last record of each key by event time; of several at one timestamp, the last to arrive."""
 
     KIND = "last by event time"
     TAKER = "last_by_time"
+    BY_ARRIVAL = False
+
+    @cached_property
+    def _columns(self) -> LastRecordColumns:
+        from headrace.operators._last_record_columns import LastRecordColumns
+
+        return LastRecordColumns(self._kept, self._ttl, by_arrival=self.BY_ARRIVAL)
+
+    @property
+    def takes_columns(self) -> bool:
+        """Return whether columns can follow the lifetimes: reads must not begin them anew."""
+        is_read_only = self._ttl is None or self._ttl.update is not UpdateType.ON_READ_AND_WRITE
+        return is_read_only and columns_see_end(self._ttl)
+
+    def taken_singly(self, columns: KeyedColumns, /) -> Flags | None:
+        """Return for each key whether it has a retraction, or may expire between two of its records; None if none does."""
+        return self._columns.taken_singly(columns)
+
+    def process_columns(self, columns: KeyedColumns, /) -> ColumnResults:
+        """Return the results of the records."""
+        return self._columns.results(columns)
 
     def replaces(self, at: int, kept_at: int) -> bool:
         """Return whether a new record with event time `at` replaces the stored one (ms)."""
@@ -487,6 +515,7 @@ class LastArrivalFunction(LastByTimeFunction[In, Out]):
     """Last record of each key in arrival order; each one replaces the one before it."""
 
     KIND = "last to arrive"
+    BY_ARRIVAL = True
 
     def replaces(self, at: int, kept_at: int) -> bool:
         """Return true: every record is later than those before it."""

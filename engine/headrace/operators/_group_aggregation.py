@@ -23,6 +23,7 @@ from headrace.api.records import RowKind, Struct
 from headrace.api.states import AggregateFunction, AggregatingState, MapState, ValueState
 from headrace.api.ttl import StateTtl, TtlTime
 from headrace.operators._accumulators import Change, sign_of
+from headrace.operators._column_lifetimes import columns_see_end
 from headrace.operators._event_time import freed_by
 from headrace.operators._multisets import Entry
 from headrace.operators._normalize import OF_KEY, unmatched
@@ -231,7 +232,7 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
     @property
     def takes_columns(self) -> bool:
         """Return whether all fields can be computed from columns, and lifetimes followed."""
-        return self._columns.can_expire and self._columns.is_complete
+        return columns_see_end(self._options.ttl) and self._columns.is_complete
 
     def taken_singly(self, columns: KeyedColumns, /) -> Flags | None:
         """Return for each key whether it has a retraction, or may expire between two of its records; None if none does."""

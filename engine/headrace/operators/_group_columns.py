@@ -12,8 +12,8 @@ import pyarrow as pa
 from headrace.api.batches import ColumnResults, KeyedColumns
 from headrace.api.graph import Emit
 from headrace.api.options import GroupOptions
-from headrace.api.ttl import TtlTime, UpdateType
 from headrace.operators._column_changes import ColumnChanges, differ
+from headrace.operators._column_lifetimes import may_expire_before
 from headrace.operators._result_record import AggregatedField, ResultRecord
 from headrace.operators._running_fields import (
     FieldInColumns,
@@ -57,21 +57,7 @@ class GroupColumns:
 
     def taken_singly(self, columns: KeyedColumns) -> Flags | None:
         """Return for each key whether it has a retraction, or may expire between two of its records; None if none does."""
-        ttl, marked = self._options.ttl, retractions(columns)
-        if ttl is not None and ttl.is_active and ttl.expires_by_watermark:
-            order = np.argsort(columns.key_numbers.to_numpy(), kind="stable")
-            keys, ends = columns.key_numbers.to_numpy()[order], columns.timestamps.to_numpy()[order] + ttl.milliseconds
-            marked[order[1:]] |= (keys[1:] == keys[:-1]) & (ends[:-1] <= columns.watermarks[order[1:]])
-        return keys_with(marked, columns)
-
-    @property
-    def can_expire(self) -> bool:
-        """Return whether each record begins the lifetime of the group anew, and columns see its end. Pauses and a late TTL only prolong it."""
-        ttl = self._options.ttl
-        if ttl is None:
-            return True
-        has_one_clock = ttl.expires_by_watermark or ttl.time is TtlTime.PROCESSING
-        return ttl.update is not UpdateType.ON_CREATE and has_one_clock and not ttl.cleanup.entries_per_access
+        return keys_with(retractions(columns) | may_expire_before(columns, self._options.ttl), columns)
 
     def results(self, columns: KeyedColumns) -> ColumnResults | None:
         """Return the results of the records; None if they have to be processed one by one."""

@@ -10,6 +10,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 
 _MILLISECOND = timedelta(milliseconds=1)
+_LONGEST = timedelta(days=3_652_425)
 
 
 class UpdateType(enum.Enum):
@@ -98,7 +99,7 @@ class StateTtl:
     the start of a micro-batch) is added to the lifetimes that it interrupts. Where the clock is the watermark, only the
     part of the pause that the watermark had not passed is added: expired entries stay expired.
 
-    Raises `ValueError` for a `ttl` or `gap_threshold` below 1 ms, for processing time that expires by the watermark,
+    Raises `ValueError` for a `ttl` or `gap_threshold` below 1 ms, for a `ttl` beyond 10,000 years, for processing time that expires by the watermark,
     and when only one of `PROLONG` and `gap_threshold` is given.
     """
 
@@ -146,9 +147,12 @@ class StateTtl:
 
 
 def milliseconds_of(ttl: timedelta) -> int:
-    """Return a lifetime in whole milliseconds. Raises `ValueError` below 1."""
+    """Return a lifetime in whole milliseconds. Raises `ValueError` below 1, and beyond 10,000 years, which state tables cannot store."""
     if ttl < _MILLISECOND:
         msg = f"a TTL must be at least 1 ms, not {ttl}"
+        raise ValueError(msg)
+    if ttl > _LONGEST:
+        msg = f"a TTL must be at most {_LONGEST.days:,} days, not {ttl.days:,}: give Lifetime.FOREVER where an operator takes it, or no TTL"
         raise ValueError(msg)
     return ttl // _MILLISECOND
 

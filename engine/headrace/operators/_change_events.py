@@ -61,6 +61,11 @@ class ChangeEvents:
             f"{takes.__name__}Sequence", [(name, fields[name]) for name in rules.sequence_by], frozen=True
         )
         self._deletes = event_predicate(takes, rules.deletes, "deletes")
+        self.deleting: tuple[str, Any] | None = None
+        """The field that deletes, and its value as the field holds it, if `deletes` is a field with a value."""
+        if isinstance(rules.deletes, tuple):
+            name, value = rules.deletes
+            self.deleting = name, _value_of(takes, name, value, "deletes")
         self._bounds = {field.name: mark for field in msgspec.structs.fields(gives) if (mark := self._mark(field))}
         self.copied = [name for name in gives.__struct_fields__ if name not in self._bounds]
         self._check_bounds()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Sequence
 from datetime import datetime, time, timedelta
@@ -25,9 +26,11 @@ from headrace.operators._event_time import LAST_TIME
 from headrace.operators._part_columns import objects_of
 from headrace.operators._ranking import whole_numbers_of
 from headrace.operators._running_fields import (
+    NOT_IN_COLUMNS,
     Flags,
     NotInColumnsError,
     Numbers,
+    has_limits,
     is_plain,
     keys_with,
 )
@@ -55,7 +58,9 @@ class CurrentRowColumns:
             and gives.__ne__ is msgspec.Struct.__ne__
             and gives.__struct_config__.eq
             and all(annotated_type(fields[name].type).type is int for name in self._events.rules.sequence_by)
-            and all(is_plain(fields[name]) or _is_one_value(fields[name]) for name in self._events.copied)
+            and all(
+                map(_is_one_value, (*(fields[name] for name in self._events.copied), *msgspec.structs.fields(gives)))
+            )
         )
 
     def taken_singly(self, columns: KeyedColumns) -> Flags | None:
@@ -64,17 +69,15 @@ class CurrentRowColumns:
         These are keys with a row before an update, an event without a place, two events with one place, or a deletion that may be
         forgotten before the last event.
         """
-        try:
+        with contextlib.suppress(*NOT_IN_COLUMNS):
             return _Events(self._events, columns).taken_singly()
-        except NotInColumnsError:
-            return np.ones(len(columns.keys), bool)
+        return np.ones(len(columns.keys), bool)
 
     def results(self, columns: KeyedColumns) -> ColumnResults | None:
         """Return the results of the events; None if they have to be processed one by one."""
-        try:
+        with contextlib.suppress(*NOT_IN_COLUMNS):
             return _CurrentRows(_Events(self._events, columns)).results(self._last)
-        except NotInColumnsError:
-            return None
+        return None
 
 
 class _Events:
@@ -93,20 +96,26 @@ class _Events:
     @cached_property
     def deletes(self) -> Flags:
         """Return whether each event deletes its row. Raises `NotInColumnsError` for a function that fails, or gets too many records."""
-        rule = self.reader.rules.deletes
-        if rule is None:
+        if self.reader.rules.deletes is None:
             by_kind: Flags = pc.equal(self.columns.kinds, int(RowKind.DELETE)).to_numpy(zero_copy_only=False)
             return by_kind
-        equal = self._equals(*rule) if isinstance(rule, tuple) else None
+        equal = None if self.reader.deleting is None else self._equals(*self.reader.deleting)
         return self._called() if equal is None else equal
 
     def _equals(self, name: str, value: Any) -> Flags | None:
         """Return whether a field of each event is a value; None where columns cannot tell."""
         field = next(field for field in msgspec.structs.fields(self.reader.takes) if field.name == name)
-        if not is_plain(field):
-            return None
         column = self.columns.records.field(name)
-        equal = pc.fill_null(pc.equal(column, pa.scalar(value, column.type)), False)
+        if value is None:
+            equal = column.is_null()
+        elif is_plain(field):
+            try:
+                wanted = pa.scalar(value, column.type)
+            except (ArithmeticError, TypeError, ValueError):  # the column holds no such value
+                return None
+            equal = pc.fill_null(pc.equal(column, wanted), False)
+        else:
+            return None
         flags: Flags = equal.to_numpy(zero_copy_only=False)
         return flags
 
@@ -160,7 +169,7 @@ class _CurrentRows:
     def _ranks(self) -> Numbers:
         """Return numbers from 1 on that sort like the sequence; 0 for no event."""
         ranks = np.zeros(len(self._layout.order), np.int64)
-        known = [None if last is None else whole_numbers_of(last.order) for last in self._stored]
+        known = [None if last is None else self._numbers_of(last.order) for last in self._stored]
         for number, places in enumerate(self._events.places()):
             stored = [0 if numbers is None else numbers[number] for numbers in known]
             distinct, of_place = np.unique(self._layout.placed(stored, pa.array(places)), return_inverse=True)
@@ -168,6 +177,13 @@ class _CurrentRows:
         ranks += 1
         ranks[self._layout.starts[[last is None for last in self._stored]]] = 0
         return ranks
+
+    def _numbers_of(self, order: str) -> list[int]:
+        """Return the numbers of the text that sorts a stored event. Raises `NotInColumnsError` for one of another sequence."""
+        numbers = whole_numbers_of(order)
+        if len(numbers) != len(self._events.reader.rules.sequence_by):
+            raise NotInColumnsError
+        return numbers
 
     def _check_lifetimes(self) -> None:
         """Refuse stored deletions that may be forgotten before the last event of their key."""
@@ -240,9 +256,10 @@ class _CurrentRows:
 
 
 def _is_one_value(field: msgspec.structs.FieldInfo) -> bool:
-    """Return whether columns hold equal values of a field as one value, although not as records do."""
+    """Return whether columns hold equal values of a field as one value, and a record takes any value of its type."""
     kind = annotated_type(field.type).type
-    return kind in _ONE_VALUE or (isinstance(kind, type) and issubclass(kind, enum.Enum))
+    is_stored_otherwise = kind in _ONE_VALUE or (isinstance(kind, type) and issubclass(kind, enum.Enum))
+    return is_plain(field) or (is_stored_otherwise and not has_limits(field.type))
 
 
 _ONE_VALUE: Final = (datetime, time, timedelta, UUID)

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from headrace.api.batches import DueColumns, EmittedColumns, FiredColumns, NamespaceColumns, TimerColumns
 from headrace.operators._result_record import ResultRecord
 from headrace.operators._running_fields import (
+    NOT_IN_COLUMNS,
     Layout,
     MergedField,
     NotInColumnsError,
@@ -60,7 +61,7 @@ class FiredWindows:
 
     def fired(self, due: DueColumns) -> FiredColumns | None:
         """Return what windows emit, and the slices that they free; None where they have to fire key by key."""
-        with contextlib.suppress(NotInColumnsError, ArithmeticError, ValueError, TypeError):
+        with contextlib.suppress(*NOT_IN_COLUMNS):
             parts = [self._fired(due, chosen) for chosen in self._at_once(due)]
             return parts[0] if len(parts) == 1 else _joined(parts)
         return None

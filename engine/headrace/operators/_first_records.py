@@ -469,8 +469,8 @@ class LastByTimeFunction(FirstByTimeFunction[In, Out], ColumnFunction):
         """Return for each key whether it has a retraction, or may expire between two of its records; None if none does."""
         return self._columns.taken_singly(columns)
 
-    def process_columns(self, columns: KeyedColumns, /) -> ColumnResults:
-        """Return the results of the records."""
+    def process_columns(self, columns: KeyedColumns, /) -> ColumnResults | None:
+        """Return the results of the records; None if they have to be processed one by one."""
         return self._columns.results(columns)
 
     def replaces(self, at: int, kept_at: int) -> bool:

@@ -16,6 +16,7 @@ from headrace.operators._column_changes import ColumnChanges, differ
 from headrace.operators._column_lifetimes import may_expire_before
 from headrace.operators._result_record import AggregatedField, ResultRecord
 from headrace.operators._running_fields import (
+    NOT_IN_COLUMNS,
     FieldInColumns,
     Flags,
     Layout,
@@ -63,7 +64,7 @@ class GroupColumns:
         """Return the results of the records; None if they have to be processed one by one."""
         try:
             return self._results(columns)
-        except (NotInColumnsError, OverflowError, ValueError):  # some record fails, and has to be named
+        except NOT_IN_COLUMNS:
             return None
 
     def _results(self, columns: KeyedColumns) -> ColumnResults:

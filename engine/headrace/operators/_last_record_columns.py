@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from headrace.api.ttl import StateTtl
 from headrace.operators._column_changes import ColumnChanges
 from headrace.operators._column_lifetimes import may_expire_before
 from headrace.operators._column_records import ColumnRecords
-from headrace.operators._running_fields import Flags, Layout, Numbers, keys_with, retractions
+from headrace.operators._running_fields import NOT_IN_COLUMNS, Flags, Layout, Numbers, keys_with, retractions
 
 
 class LastRecordColumns:
@@ -27,11 +28,16 @@ class LastRecordColumns:
         """Return for each key whether it has a retraction, or may expire between two of its records; None if none does."""
         return keys_with(retractions(columns) | may_expire_before(columns, self._ttl), columns)
 
-    def results(self, columns: KeyedColumns) -> ColumnResults:
-        """Return the last record of each key, and the changes.
+    def results(self, columns: KeyedColumns) -> ColumnResults | None:
+        """Return the last record of each key, and the changes; None where a stored record does not fit the columns.
 
         A stored record that stays is younger than the records that come before its end: of these, `may_expire_before` has told.
         """
+        with contextlib.suppress(*NOT_IN_COLUMNS):
+            return self._results(columns)
+        return None
+
+    def _results(self, columns: KeyedColumns) -> ColumnResults:
         stored = columns.values
         records = ColumnRecords(columns, [None if kept is None else kept.record for kept in stored])
         layout = records.layout

@@ -53,6 +53,10 @@ class NotInColumnsError(Exception):
     """These records have to be processed one by one."""
 
 
+NOT_IN_COLUMNS: Final = (NotInColumnsError, ArithmeticError, TypeError, ValueError)
+"""Errors of records that have to be processed one by one: some fails, and has to be named, or a stored value does not fit the columns."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Rows sorted by key: those of stored groups, and those of records."""
@@ -455,8 +459,12 @@ def of_type(results: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def is_plain(field: msgspec.structs.FieldInfo) -> bool:
     """Return whether columns hold the values of a field as records do, and a record takes any value of its type."""
-    limited = any(getattr(mark, limit, None) is not None for mark in _metadata(field.type) for limit in _LIMITS)
-    return annotated_type(field.type).type in _PLAIN and not limited
+    return annotated_type(field.type).type in _PLAIN and not has_limits(field.type)
+
+
+def has_limits(annotation: Any) -> bool:
+    """Return whether an annotation limits its values, as `msgspec.Meta` does."""
+    return any(getattr(mark, limit, None) is not None for mark in _metadata(annotation) for limit in _LIMITS)
 
 
 def _metadata(annotation: Any) -> Iterator[Any]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from typing import Annotated
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Meta
+from msgspec.structs import replace
 
-from headrace import Digits, Lifetime, Pipeline, RowKind, Struct
+from headrace import Digits, Lifetime, Pipeline, RowKind, Struct, Timestamp
+from headrace.testing import PipelineHarness
 from tests.unit.operators.test_group_columns import PRICES, Sale
 from tests.unit.operators.test_slice_columns import PLAIN, SHOPS, Stage, equals_single_records, ordered, step, steps
 from tests.unit.support.fuzzing import examples
@@ -144,3 +147,71 @@ def test_key_forgotten_between_events_comes_singly():
 def test_records_of_own_code_come_singly():
     assert not operator_of(gives=Loud).function.takes_columns
     assert not operator_of(sequence=("article",), deletes=("is_new", True)).function.takes_columns
+
+
+@pytest.mark.parametrize(
+    "deletes",
+    [
+        ("article", None),
+        ("weight", None),
+        ("cents", 1 << 70),
+        ("article", "\ud800"),
+        ("price", "1.50"),
+        ("price", 1.5),
+        ("price", Decimal("1.555")),
+        ("price", Decimal(10) ** 30),
+        ("day", "2026-01-31"),
+    ],
+)
+def test_deleting_values_are_those_of_the_field(deletes):
+    rows = [
+        Sale("a", 1, 1, 0.5, "b", is_new=False, price=Decimal("1.50")),
+        Sale("b", 2, 2, None, None, is_new=False),
+        Sale("a", 3, 3, 0.5, None, is_new=False, price=Decimal("1.5"), day=date(2026, 2, 1)),
+    ]
+    assert alone(step(*rows, later=40), deletes=deletes) == [[]]
+
+
+class Bound(Struct, frozen=True):
+    shop: str
+    cents: Annotated[int, Meta(ge=0)] | None
+
+
+class Rounded(Struct, frozen=True):
+    shop: str
+    price: Annotated[Decimal | None, Digits(4, 1)]
+
+
+def test_rows_with_limits_take_no_columns():
+    assert not operator_of(gives=Bound, deletes=("is_new", True)).function.takes_columns
+
+
+def test_value_that_rows_cannot_hold_names_its_record():
+    rows = [Sale("a", 1, 1, 0.5, "b", is_new=False), replace(sale(2, 1, shop="b"), price=Decimal("12345.67"))]
+    assert alone(step(*rows, later=40), gives=Rounded) == [["a", "b"]]
+
+
+def test_stored_row_of_more_digits_comes_singly():
+    class Fine(Struct, frozen=True):
+        shop: str
+        at: Timestamp
+        cents: int
+        price: Annotated[Decimal, Digits(20, 4)]
+
+    class Coarse(Fine, frozen=True):
+        price: Annotated[Decimal, Digits(20, 2)]
+
+    def pipeline(record):
+        source = Pipeline("shop").source("sales", record, event_time="at")
+        rows = source.apply_changes(
+            "rows", key=("shop",), sequence_by="cents", deletes=("cents", -1), tombstones=timedelta(1)
+        )
+        return rows.sink("rows", key=("shop",))
+
+    harness = PipelineHarness(pipeline(Fine))
+    harness.feed("sales", [Fine("a", 1, 5, Decimal("1.5555"))])
+    harness.run()
+    harness.change(pipeline=pipeline(Coarse))
+    harness.feed("sales", [Coarse("a", 2, 2, Decimal("1.5"))])
+    harness.run()
+    assert harness.sink_table("rows")["cents"].to_pylist() == [5]

@@ -159,6 +159,7 @@ def test_exact_cleanup_leaves_nothing_expired_to_return():
     ("arguments", "message"),
     [
         ({"ttl": timedelta(microseconds=999)}, "at least 1 ms"),
+        ({"ttl": timedelta.max}, "at most 3,652,425 days"),
         ({"time": TtlTime.PROCESSING, "expiry": ExpiryClock.WATERMARK}, "cannot expire by the watermark"),
         ({"on_gap": OnGap.PROLONG}, "needs gap_threshold"),
         ({"gap_threshold": timedelta(hours=1)}, "no effect without"),

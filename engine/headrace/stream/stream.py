@@ -686,6 +686,8 @@ class Stream(StreamBase[R]):
     ) -> Stream[R]:
         """Keep one row of each key, however many arrive, as long as one of them is not retracted.
 
+        All rows are stored, for each may be retracted. On a stream of inserts, `first_by_time` and `last_by_time` store one.
+
         With a `ttl`, a key counts as new again when this time has passed since its row. Arguments and errors
         are as for `upsert_materialize`.
         """

@@ -19,7 +19,7 @@ from headrace.api.graph import AsyncWait, OutputMode
 from headrace.api.records import RowKind
 from headrace.async_io.attempts import Attempts, recovered, user_error
 from headrace.async_io.deletions import Deletions, settling_retractions
-from headrace.async_io.executor import turn
+from headrace.async_io.executor import take_back, turn
 from headrace.async_io.invocation import Invocation
 from headrace.async_io.limits import Breaker, BreakerState, Opening, RefusedError, ServiceLimit
 from headrace.async_io.lookup_cache import first_of_keys_first
@@ -279,7 +279,14 @@ class AsyncWaitOperator:
                     continue
                 if (await attempts.settle(element, task)).is_done:
                     queue.done(element)
-                await turn()
+                if attempts.is_stopping:
+                    continue
+                try:
+                    await turn()
+                except asyncio.CancelledError:
+                    if task is None or attempts.is_ending:
+                        raise
+                    take_back(task)
 
         try:
             async with asyncio.TaskGroup() as group:

@@ -96,7 +96,8 @@ class Attempts:
         job: str = "JOB",
     ) -> None:
         """Take the operator's parts. Must be called within the loop."""
-        self.under_way: set[PendingCall] = set()
+        self.under_way: dict[PendingCall, None] = {}
+        """Elements with a task, in the order in which they were taken up."""
         self.retrying: dict[PendingCall, asyncio.Future[None]] = {}
         """In-flight retries: elements that wait for their next call."""
         self.is_stopping = False
@@ -210,7 +211,7 @@ class Attempts:
             raise self._ended_by(element, error) from error
         finally:
             element.task = None
-            self.under_way.discard(element)
+            self.under_way.pop(element, None)
             element.cost_ms += (self._time() - element.began) * 1000
         return element
 
@@ -270,7 +271,7 @@ class Attempts:
         if element.is_parked or element.is_expired:
             element.is_parked, element.is_expired = False, False
         element.deadline = began + (seconds_left(element, self._wait) if has_past else self._seconds)
-        self.under_way.add(element)
+        self.under_way[element] = None
         self._deadlines.watch(element)
 
     def _take_in(self, element: PendingCall, task: asyncio.Task[None], results: Any) -> None:
@@ -440,7 +441,7 @@ class Attempts:
         elif task.cancelling() and self.is_ending:
             raise error
         else:
-            raise self._user_error(element, error) from error
+            raise self._ended_by(element, error) from error
 
     async def _timed_out(
         self, element: PendingCall, task: asyncio.Task[None], cancellation: asyncio.CancelledError

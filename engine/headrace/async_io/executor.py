@@ -135,7 +135,12 @@ class AsyncioExecutor(Generic[T]):
                 self._done.append(request)
                 if self._is_waiting:
                     self._loop.stop()
-                await turn()
+                try:
+                    await turn()
+                except asyncio.CancelledError:
+                    if task is None or self._is_closing:
+                        raise
+                    take_back(task)
             if self._is_closing:  # a call may take no notice of its cancellation
                 return
             idle = self._loop.create_future()
@@ -185,6 +190,11 @@ def turn() -> Generator[None, None, None]:
 async def own_cancellation(task: asyncio.Task[Any]) -> None:
     """Take back what the current task's own code has cancelled it for. Raises the `CancelledError` if it was not raised yet."""
     await turn()  # a task that is to be cancelled gets its `CancelledError`
+    take_back(task)
+
+
+def take_back(task: asyncio.Task[Any]) -> None:
+    """Take back all cancellations of a task: they came from code of the user, whose call has ended."""
     while task.uncancel():
         pass
 

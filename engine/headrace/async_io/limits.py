@@ -11,12 +11,15 @@ import enum
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
+from operator import attrgetter
 from typing import Any
 
 from headrace import clock
 from headrace.api.services import CircuitBreaker
 from headrace.async_io.executor import looked_at
 from headrace.async_io.pending_call import PendingCall
+
+_deadline_of = attrgetter("deadline")
 
 _REMEMBERED = 64
 """Number of failures that are kept to recognise a shared one."""
@@ -250,7 +253,7 @@ class Deadlines:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, under_way: Collection[PendingCall]) -> None:
-        """Take the set of elements that are under way, each with its task."""
+        """Take the elements that are under way, each with its task; those with one deadline expire in their order."""
         self._loop = loop
         self._under_way = under_way
         self._timer: asyncio.TimerHandle | None = None
@@ -274,7 +277,7 @@ class Deadlines:
     def _ring(self) -> None:
         now = self._loop.time()
         late = now - self._rings_at
-        waiting = [element for element in self._under_way if not element.is_expired]
+        waiting = sorted((element for element in self._under_way if not element.is_expired), key=_deadline_of)
         if late > _HELD_UP:
             # The loop did not run for a time: an overloaded machine, or a function that blocks. Responses may have arrived meanwhile
             # that are not processed yet, so that time does not count.

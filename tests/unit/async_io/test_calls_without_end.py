@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import ClassVar
 
 import pytest
 
@@ -46,6 +47,22 @@ def test_call_without_timeout_may_last_a_year(mode, breaker):
         assert harness.output() == []
         harness.clock.advance(1)
         assert harness.output() == [Order("a", 1)]
+
+
+def test_calls_of_one_deadline_expire_in_their_order():
+    class Counted(Silent):
+        silent = frozenset(map(str, range(40)))
+        expired: ClassVar[list[str]] = []
+
+        async def timeout(self, order, /):
+            self.expired.append(order.id)
+            return [order]
+
+    with AsyncWaitHarness(Counted(), mode=OutputMode.UNORDERED, timeout=timedelta(seconds=1), capacity=40) as harness:
+        for number in range(40):
+            harness.process(Order(str(number), 1))
+        harness.clock.advance(1000)
+        assert [order.id for order in harness.output()] == Counted.expired == [*map(str, range(40))]
 
 
 def job(mode, ids, budget="2s", **options):

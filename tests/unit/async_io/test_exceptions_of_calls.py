@@ -194,6 +194,36 @@ def test_cancelled_call_fails_at_finish(way):
         run(Cancels(way), finishes=True)
 
 
+class CancelsLater(Fails):
+    """Cancels its task behind the answer of record 1: by what it leaves behind, or in a method that is called then."""
+
+    async def invoke(self, question):
+        answered = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(0.001, self.answer, answered, question.number, asyncio.current_task())
+        await answered
+        if self.place == "timeout" and question.number == 1:
+            await asyncio.sleep(60)
+        return [Answer(question.number, 1)]
+
+    def answer(self, answered, number, task):
+        answered.set_result(None)
+        if self.place == "watchdog" and number == 1:
+            asyncio.get_running_loop().call_soon(task.cancel)
+
+    async def timeout(self, question):
+        cancel_itself()
+        return [Answer(question.number, 1)]
+
+
+@pytest.mark.parametrize("capacity", [1, 3])
+@pytest.mark.parametrize("mode", [OutputMode.ORDERED, OutputMode.UNORDERED, OutputMode.KEYED_ORDERED])
+@pytest.mark.parametrize("place", ["watchdog", "timeout"])
+def test_cancellation_behind_an_answer_loses_no_record(place, mode, capacity):
+    timeout = timedelta(milliseconds=50) if place == "timeout" else LONG
+    emitted = run(CancelsLater(place), mode, capacity=capacity, timeout=timeout, retry=ONCE)
+    assert sorted(emitted) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("way", ["itself", "raises", "answers"])
 def test_cancelled_group_is_a_failed_call(way):
     class CancelledGroup(Fails):

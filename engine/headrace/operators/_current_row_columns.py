@@ -229,14 +229,12 @@ class _CurrentRows:
         return ColumnResults(values, changes.emitted(times, self._records.rows), timers=timers, timestamps=written)
 
     def _changes(self) -> ColumnChanges:
-        layout, places = self._layout, np.arange(len(self._last))
-        replaces = (self._last == places) & ~layout.is_stored
-        before = np.where(replaces, self._last[places - 1], 0)
+        replaces, before = self._layout.replacing(self._last)
         had_row = replaces & self._has_row[before]
         both = np.flatnonzero(had_row & self._has_row)
         changes = replaces.copy()
         changes[both] = self._differ(both, before[both])
-        return ColumnChanges(layout, changes, before, had_row, self._has_row)
+        return ColumnChanges(self._layout, changes, before, had_row, self._has_row)
 
     def _differ(self, places: Numbers, before: Numbers) -> Flags:
         differs = np.zeros(len(places), bool)
@@ -249,8 +247,8 @@ class _CurrentRows:
         lifetime = self._events.reader.rules.tombstones
         if lifetime is None:
             return []
-        is_last = (self._last == np.arange(len(self._last))) & ~self._layout.is_stored
-        deletions = np.flatnonzero(is_last & ~self._has_row & (times <= LAST_TIME - lifetime))
+        replaces, _ = self._layout.replacing(self._last)
+        deletions = np.flatnonzero(replaces & ~self._has_row & (times <= LAST_TIME - lifetime))
         keys = self._layout.segments[deletions].tolist()
         return [ColumnTimer(key, at) for key, at in zip(keys, (times[deletions] + lifetime).tolist(), strict=True)]
 

@@ -47,9 +47,7 @@ class LastRecordColumns:
             [0 if kept is None else kept.at for kept in stored], columns.timestamps
         ).to_numpy()
         last = layout.running_best(self._ranks(layout, times), is_there, takes_equal=True)
-        places = np.arange(len(last))
-        replaces = (last == places) & ~layout.is_stored
-        before = np.where(replaces, last[places - 1], 0)
+        replaces, before = layout.replacing(last)
         changes = ColumnChanges(layout, replaces, before, replaces & is_there[before], np.ones(len(last), bool))
         values, written = self._values(records, last, stored)
         return ColumnResults(values, changes.emitted(times, records.rows), timestamps=written)

@@ -110,6 +110,12 @@ class Layout:
         is_better[self.starts] = True
         return np.maximum.accumulate(np.where(is_better, np.arange(len(scores)), 0))
 
+    def replacing(self, best: Numbers) -> tuple[Flags, Numbers]:
+        """Return for each place whether its record becomes its key's best row, and the place of the one before it. `best` is of `running_best`."""
+        places = np.arange(len(best))
+        replaces = (best == places) & ~self.is_stored
+        return replaces, np.where(replaces, best[places - 1], 0)
+
 
 _EXACT_FLOAT: Final = 1 << 53
 """Whole numbers below it are floats, so that a division of floats rounds as one of whole numbers does."""

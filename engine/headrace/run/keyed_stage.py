@@ -136,7 +136,7 @@ class ColumnWork:
         keys = columns.keys
         columns = replace(
             columns,
-            values=store.values_of(names, self._clocks(columns, store.ttl_logic)),
+            values=store.values_of(names, self._expiry_clocks(columns, store.ttl_logic)),
             read=lambda places: store.values_of([within(keys[key], namespace) for key, namespace in places]),
         )
         results = function.process_columns(columns)
@@ -152,7 +152,7 @@ class ColumnWork:
             self.process.count(len(late), int(late.sum()))
         return None if results is None else (keys, results)
 
-    def _clocks(self, columns: KeyedColumns, ttl: LiveTtl | None) -> Sequence[int]:
+    def _expiry_clocks(self, columns: KeyedColumns, ttl: LiveTtl | None) -> Sequence[int]:
         """Return the time by which the value of each key may have expired before its first record (ms)."""
         if ttl is None:
             return ()

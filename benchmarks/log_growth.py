@@ -5,6 +5,9 @@ vacuum run as often as the job's file says, with its retention; `--every 0` disa
 comparison: the retention begins to delete files in its second week only.
 
 The size grows, as it must: the log keeps every checkpoint. An opening decodes all of them, some 4 us of CPU each.
+
+A run's own time depends on the day: on the files since the last compaction, and on the logs of Delta. So the job's folder is kept on some
+days of spring, and on days with equal numbers of them in winter; in the end these folders are opened in turns.
 """
 
 import argparse
@@ -32,6 +35,9 @@ from headrace.tables.schemas import CHECKPOINTS, KEYED_STATE, STATE_TABLES
 COLUMNS = STATE_TABLES[KEYED_STATE].schema
 DAY = timedelta(days=1)
 QUARTERS = 4
+PERIOD = 70
+"""Runs after which compactions, and the checkpoints of Delta's logs, come again on equal days."""
+HOME = Path("var/bench/log-growth").absolute()
 
 
 class Calendar(clock.SystemClock):
@@ -63,28 +69,32 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=365)
     parser.add_argument("--a-run", type=int, default=1, help="micro-batches of a run")
+    parser.add_argument("--turns", type=int, default=5, help="turns of openings in spring and in winter")
     parser.add_argument("--every", type=int, help="runs between two compactions and vacuums; default: the job's file")
     options = parser.parse_args()
     config = job()
     every = config.compaction.every if options.every is None else options.every
     calendar = Calendar(options.runs + 1)
     clock.use(calendar)
-    runs = []
+    runs, kept = [], days_to_keep(options.runs)
     for number in range(options.runs):
         runs.append(run(config, f"run {number}", options.a_run))
         if every and (number + 1) % every == 0:
             compact(config, "nightly")
             vacuum(config, "nightly", dry_run=False)
         end_day(config, calendar)
+        if any(number in pair for pair in kept):
+            shutil.copytree(config.state.root, kept_folder(number))
     check(config, runs, options.a_run)
-    report("log_growth", [*growth_of(runs), *figures_of(runs)])
+    ratios = [ratio for _ in range(options.turns) for ratio in opening_ratios(config, kept, options.runs)]
+    report("log_growth", [*growth_of(runs), *figures_of(runs), *openings_of(ratios)])
 
 
 def job():
     """A job in an empty folder."""
     config = load_job("flights")
-    root = Path("var/bench/log-growth").absolute()
-    shutil.rmtree(root, ignore_errors=True)
+    shutil.rmtree(HOME, ignore_errors=True)
+    root = HOME / "job"
     sinks = {name: replace(sink, path=f"{root}/lake/{name}") for name, sink in config.sinks.items()}
     return replace(config, state=replace(config.state, root=str(root)), sinks=sinks)
 
@@ -105,6 +115,36 @@ def commit(opened, key):
     row = {**dict.fromkeys(COLUMNS.names), **entry, "checkpoint_id": opened.next_id, "deleted": False}
     staged = opened.stage(KEYED_STATE, "0", pa.Table.from_pylist([row], COLUMNS))
     opened.commit(Kind.BATCH, files={KEYED_STATE: [staged]})
+
+
+def days_to_keep(runs):
+    """Return pairs of days, in the second quarter and some periods later, that differ in the length of the log alone."""
+    first, between = runs // QUARTERS, runs // 2 // PERIOD * PERIOD
+    return [(day, day + between) for day in range(first, min(first + PERIOD, runs - between), 3)] if between else []
+
+
+def kept_folder(day):
+    return HOME / "days" / str(day)
+
+
+def opening_ratios(config, pairs, runs):
+    """Yield the CPU of opening the job as it was on the later day of each pair, over that on the earlier one."""
+    for pair in pairs:
+        first, second = (opening(config, day, runs) for day in pair)
+        yield second / first
+
+
+def opening(config, day, runs):
+    """Return the least CPU seconds of three openings of the job as it was on a day."""
+    took = []
+    for _ in range(3):
+        shutil.rmtree(config.state.root)
+        shutil.copytree(kept_folder(day), config.state.root)
+        clock.use(Calendar(runs - day))
+        begun = time.process_time()
+        with open_job(config, "opening"):
+            took.append(time.process_time() - begun)
+    return min(took)
 
 
 def sizes_of(config):
@@ -144,6 +184,12 @@ def growth_of(runs):
         before, after = (statistics.median(getattr(run, name) for run in quarter(runs, at)) for at in (1, QUARTERS - 1))
         goal = {"goal": "<= 1.1", "met": lambda ratio: ratio <= 1.1} if name in FLAT else {}
         yield figure(f"last / second quarter: {TITLES[name]}", [after / before], "ratio", **goal)
+
+
+def openings_of(ratios):
+    if ratios:
+        goal = {"goal": "<= 1.02", "met": lambda ratio: ratio <= 1.02}
+        yield figure("winter / spring: opening the job, day by day", ratios, "ratio", **goal)
 
 
 def figures_of(runs):

@@ -27,6 +27,9 @@ WARM_UP, BATCHES = 3, 5
 GOAL = 1.3
 """Most that a micro-batch on the large state may take, over the time on the small one."""
 
+LOOK_UP_GOAL = 1.5
+"""Most that a look-up of a key in the large state may take, over that in the small one."""
+
 WORKER_LIMIT = 1.5e9
 """Most bytes of a process that rebuilds or compacts, whatever the size of the state."""
 
@@ -62,9 +65,10 @@ def main():
     options = parser.parse_args()
     figures = Figures()
     large, small = (load(keys, figures) for keys in (options.keys, options.small))
-    look_up(large, figures, "before compaction")
+    look_ups(large, small, figures, "before compaction")
     compact(large, figures)
-    look_up(large, figures, "after compaction")
+    compact(small, figures)
+    look_ups(large, small, figures, "after compaction")
     disk(large, figures, "after compaction")
     spark = session(load_job("flights"))
     for job in (large, small):
@@ -101,11 +105,25 @@ def size_of(folder):
     return sum({stat.st_ino: stat.st_size for stat in stats}.values())
 
 
-def look_up(job, figures, when):
-    key = job.keys // 3
-    with figures.phase(f"state get on {job.keys:,} keys, {when}"):
+def look_ups(large, small, figures, when):
+    """Look up keys of both jobs in turns, by the command line."""
+    with figures.phase(f"state get on {large.keys:,} keys, {when}"):
+        look_up(large, 0)
+    turns = [[look_up(job, turn) for job in (large, small)] for turn in range(1, BATCHES + 1)]
+    for job, walls in zip((large, small), zip(*turns, strict=True), strict=True):
+        figures.add(f"state get on {job.keys:,} keys, {when}, in turns, wall", walls, "s")
+    goal = {"goal": f"<= {LOOK_UP_GOAL}", "met": lambda ratio: ratio <= LOOK_UP_GOAL}
+    name = f"state get, {when}: {large.keys:,} keys / {small.keys:,} keys, wall"
+    figures.add(name, [of_large / of_small for of_large, of_small in turns], "ratio", **goal)
+
+
+def look_up(job, turn):
+    """Return the seconds that a look-up of a key takes; another turn asks for another key."""
+    key = job.keys // 3 + turn * 1_000
+    with measured() as cost:
         answer = headrace(job, "state", "get", "counting", f"key-{key:08d}", "--json")
     assert f'"sum":{job.expected[key]}' in answer.replace(" ", "").replace("\\", ""), answer
+    return cost.wall
 
 
 def compact(job, figures):

@@ -35,6 +35,7 @@ JOB = """\
 job: {form}
 pipeline: scaling_job:{form}
 max_parallelism: 128
+max_memory: {limit}
 state: {{root: state, local: local, backend: {backend}}}
 sources: {{clicks: {{path: ../events}}}}
 sinks: {{counts: {{path: lake/counts, mode: append}}}}
@@ -98,6 +99,7 @@ def main():
     parser.add_argument("--forms", nargs="*", default=["own", "aggregate"], choices=["own", "aggregate"])
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--backend", default="rocksdb")
+    parser.add_argument("--max-memory", type=int, metavar="MIB", help="max_memory of the job")
     parser.add_argument(
         "--root", type=Path, default=Path("var/bench/scaling"), help="folder for input, state and tables"
     )
@@ -190,7 +192,8 @@ def one_run(form, workers, root, options, expected):
     (home / "conf/jobs").mkdir(parents=True)
     (home / "conf/clusters").mkdir()
     (home / "conf/clusters/local.yaml").write_text(CLUSTER.format(cores=max(options.workers)))
-    (home / f"conf/jobs/{form}.yaml").write_text(JOB.format(form=form, backend=options.backend))
+    limit = "null" if options.max_memory is None else options.max_memory << 20
+    (home / f"conf/jobs/{form}.yaml").write_text(JOB.format(form=form, backend=options.backend, limit=limit))
     (home / "scaling_job.py").write_text(CODE)
     paths = os.pathsep.join([str(home), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "HEADRACE_HOME": str(home), "PYTHONPATH": paths}

@@ -75,6 +75,11 @@ _ALL = (
     Metric("state_batches", Unit.BATCHES, "Batches in which the backend took them."),
     Metric("expired", Unit.ENTRIES, "Entries that TTL removed."),
     Metric("expired_by_cleanup", Unit.ENTRIES, "Those among them that the clean-up removed."),
+    Metric(
+        "spilled",
+        Unit.ENTRIES,
+        "Changes of state that went to local disk before the end of their task, because memory has a limit.",
+    ),
     Metric("local_copies_reused", Unit.TASKS, "Tasks that found a local copy of their state."),
     Metric("local_copies_rebuilt", Unit.TASKS, "Tasks that read their state from the tables."),
     Metric("rebuilt_rows", Unit.ROWS, "Rows that these tasks read."),

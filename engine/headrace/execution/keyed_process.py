@@ -57,6 +57,7 @@ from headrace.records.order import caused_at, timers_begin, visit_order
 from headrace.state.backend import EntryChange, StateBackend, within
 from headrace.state.broadcast import BROADCAST_KEY, BroadcastStore
 from headrace.state.cleanup import CLEANUP_DOMAINS, TtlCleanup
+from headrace.state.spilled_changes import SpilledChanges
 from headrace.state.store import StateStore
 from headrace.state.timers import TimerService
 from headrace.state.ttl import EntryLifetimes
@@ -71,7 +72,7 @@ class KeyedProcess:
     `lifetimes` the job's data on TTL, `timers_fired` the times up to which the operator's timers have fired, by clock.
     `executor` answers state requests; by default it is the one for the backend and `options`. `owns_broadcast` says
     that this task, of all tasks, reports what is the same in all of them: changes of broadcast state, and held
-    broadcast records.
+    broadcast records. `spilled` takes changes of state that do not fit into memory; None: all have to.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class KeyedProcess:
         options: AsyncStateOptions | None = None,
         executor: AsyncExecutor | None = None,
         owns_broadcast: bool = True,
+        spilled: SpilledChanges | None = None,
     ) -> None:
         """Bind the function's states and timers to `backend`."""
         options = options or AsyncStateOptions()
@@ -143,6 +145,8 @@ class KeyedProcess:
         self.stores = self._function.stores
         self.cleanup = TtlCleanup(ttls_of(operator.function), self.stores, backend, self.timers)
         self.due_timers.functions.update(dict.fromkeys(CLEANUP_DOMAINS, self.cleanup.on_timer))
+        self._spilled = spilled
+        self._spilling = [store for store in self.stores if not self.cleanup.needs_all_changes(store)]
         codec = RecordCodec(operator.name, records)
         self._held = HeldRecords(self._function, codec, self._outputs, self.timers, options.order_with_same_key)
         self._has_stopped = False
@@ -596,12 +600,22 @@ class KeyedProcess:
             method = methods[self._held.input_of(context) if current is None else current.input]
         return UserFunctionError(self.operator.name, context.key_json.decode(), shown, why, method=method)
 
+    def make_room(self) -> None:
+        """Drop state that is in the backend, if the caches are full; write what has changed there, if it takes too much memory. Called between two records."""
+        spilled = self._spilled
+        is_due = spilled is not None and spilled.is_due(self._spilling)
+        if not is_due and not any(store.is_full for store in self.stores):
+            return
+        self.controller.drain()
+        if spilled is not None and is_due:
+            for store in self._spilling:
+                spilled.spill(store)
+        for store in self.stores:
+            store.release()
+
     def _prefetch(self, keys: Sequence[bytes]) -> None:
         """Read the values of the keys of a chunk, with one call for each state; make room for them first."""
-        if any(store.is_full for store in self.stores):
-            self.controller.drain()
-            for store in self.stores:
-                store.release()
+        self.make_room()
         if self._options.enabled and keys:
             if not self.broadcast.is_complete:
                 keys = [key for key in keys if key != BROADCAST_KEY]

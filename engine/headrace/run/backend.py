@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace import clock
 from headrace.errors import StorageError, UserFunctionError
@@ -16,12 +16,17 @@ from headrace.run.messages import KeyedTask
 from headrace.state.backend import HashMapBackend, StateBackend, Write
 from headrace.state.key_groups import KeyGroupRange
 from headrace.state.local_copies import LocalCopies, copy_name
+from headrace.state.spilled_changes import SpilledChanges
 from headrace.tables.entries import rebuild
 from headrace.tables.expiry import rebuild_expiries
 
 if TYPE_CHECKING:
     from headrace.state.rocksdb import RocksDbBackend
     from headrace.tables.delta_backend import DeltaStatistics
+
+
+STATE_PART: Final = 4
+"""Part of a task's memory, one of so many, for entries of state."""
 
 
 @dataclass(slots=True)
@@ -32,6 +37,8 @@ class TaskBackend:
     copy: str
     metrics: dict[str, int] = field(default_factory=dict)
     writes: list[Write] = field(default_factory=list)
+    spilled: SpilledChanges | None = None
+    """Changes that do not fit into memory; None: all have to."""
 
     def write(self, writes: Iterable[Write]) -> None:
         """Keep writes until the end of the task, when the operator has succeeded."""
@@ -71,8 +78,12 @@ def _open_rocksdb(task: KeyedTask, operator: str, key_groups: KeyGroupRange, bas
         if not attempt.known:
             opened.metrics = _rebuilt(_rebuild(attempt.database, task, operator, key_groups))
             attempt.database.merge()
+        limit = task.batch.memory_for(STATE_PART)
+        opened.spilled = None if limit is None else SpilledChanges(attempt.database, limit)
         yield opened
         attempt.database.write_batch(opened.writes)
+        if opened.spilled is not None:
+            opened.spilled.drop_marks()
         attempt.database.close()
 
 

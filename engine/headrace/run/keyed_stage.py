@@ -53,6 +53,7 @@ from headrace.state.broadcast import BroadcastRow
 from headrace.state.codec import decode_key
 from headrace.state.key_groups import KeyGroupRange, key_group_range
 from headrace.state.maps_and_lists import MapStore
+from headrace.state.store import StateStore
 from headrace.state.timers import Timer
 from headrace.state.ttl import LiveTtl
 from headrace.state.values import SingleStore
@@ -330,6 +331,7 @@ class _Work:
             timers_fired=self.task.timers_fired,
             options=self.task.async_state,
             owns_broadcast=self._owns_broadcast,
+            spilled=self.opened.spilled,
         )
         process.broadcast.load(self._broadcast_state(operator))
         resumed = self._resumed()
@@ -385,6 +387,7 @@ class _Work:
             rows, left = work.run(part, are_all=False)
             if rows is not None:
                 emitted.take(rows)
+            work.process.make_room()
             if left or rows is None:
                 return chain(_popped(left), batches)
         return ()
@@ -431,18 +434,30 @@ class _Work:
 
     def _keep_state(self, process: KeyedProcess) -> None:
         opened, output = self.opened, self.output
-        by_store = process.changes()
-        while by_store:
-            store, changes = by_store.pop(0)
-            output.values(store, changes)
-            opened.write(store.writes(_drained(changes)))  # after the file, whose rows need memory
-            output.count(expired=store.expired)
+        self._keep_values(process)
         output.count(expired=process.cleanup.removed, expired_by_cleanup=process.cleanup.removed)
         opened.write(process.cleanup.writes())
         timers = process.timers.changes()
         opened.write(process.timers.writes(timers))
         output.state(TIMERS, output.changelog.timers(timers))
         output.report.timers_fired = process.timers.fired_until()
+
+    def _keep_values(self, process: KeyedProcess) -> None:
+        """Stage and store the changes of keyed state. Those of a store that has spilled some all go to the database first."""
+        opened, output, spilled = self.opened, self.output, self.opened.spilled
+        by_store = process.changes()
+        while by_store:
+            store, changes = by_store.pop(0)
+            output.count(expired=store.expired)
+            if spilled is not None and isinstance(store, StateStore) and spilled.has(store):
+                spilled.add(store, _drained(changes))
+                continue
+            output.values(store, changes)
+            opened.write(store.writes(_drained(changes)))  # after the file, whose rows need memory
+        if spilled is not None:
+            output.count(spilled=spilled.count)
+            for store, part in spilled.parts():
+                output.values(store, part)
 
     @property
     def _owns_broadcast(self) -> bool:

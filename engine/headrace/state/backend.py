@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from sortedcontainers import SortedDict
 
@@ -253,6 +253,16 @@ class HashMapBackend:
 
 _SCANNED = (TIMER_PREFIX, GROUPED_PREFIX)
 _KEYED = (VALUE_PREFIX[0], GROUPED_PREFIX[0])
+
+
+_ENTRY_SIZE: Final = 400
+_OBJECTS_SIZE: Final = 4
+"""Bytes of memory for an entry, and for each byte of its JSON text: a value of small numbers and texts takes so many."""
+
+
+def memory_of(size: int) -> int:
+    """Return about how many bytes of memory an entry takes in Python whose JSON text has so many bytes."""
+    return _ENTRY_SIZE + _OBJECTS_SIZE * size
 
 
 _HEADER = struct.Struct(">qq")

@@ -58,6 +58,11 @@ class Cells:
         self.by_name = {**stored, **self.by_name}
         self.whole = True
 
+    def drop(self) -> None:
+        """Drop all cells: the backend has their changes."""
+        self.by_name.clear()
+        self.cleared = self.whole = False
+
     def trim(self) -> None:
         """Drop the cells that equal the backend's entries."""
         kept = {name: cell for name, cell in self.by_name.items() if cell.dirty}

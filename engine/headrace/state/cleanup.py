@@ -225,6 +225,10 @@ class TtlCleanup:
         """Return the number of entries removed so far, except those that a read found."""
         return self._swept + sum(exact.removed for exact in self._exact.values())
 
+    def needs_all_changes(self, store: StateStore) -> bool:
+        """Return whether all changes of a store must be there together when the task ends: its entries are removed exactly."""
+        return store.name in self._exact
+
     def on_timer(self, _: int, context: Any) -> None:
         """Accept a cleanup timer that fired. It runs no user code: its group is checked at the end."""
         group = group_of_timer(context.timer)

@@ -163,11 +163,15 @@ class RocksDbBackend:
 
     def remove_range(self, start: bytes, end: bytes) -> None:
         """Remove all entries with `start <= key < end`, and free their space."""
+        self.drop_range(start, end)
+        self._db.flush()
+        self._db.compact_range(start, end)
+
+    def drop_range(self, start: bytes, end: bytes) -> None:
+        """Remove all entries with `start <= key < end`. Later merges free their space."""
         batch = WriteBatch(raw_mode=True)
         batch.delete_range(start, end)
         self._db.write(batch, self._write_options)
-        self._db.flush()
-        self._db.compact_range(start, end)
 
     def merge(self) -> None:
         """Merge all sorted runs into one. Takes as long as reading and writing everything."""

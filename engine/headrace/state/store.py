@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol
 
 from headrace.api.future import CallbackTask, StateFuture
 from headrace.api.records import check_namespace
@@ -33,6 +34,7 @@ from headrace.state.backend import (
     answers,
     change_of,
     end_of_group,
+    memory_of,
     stored_value,
     unpack_header,
     unpacked,
@@ -182,6 +184,9 @@ def finish_at_once(backend: StateBackend, access: Access, actions: Sequence[Acti
 
 _FOR_EVER = timedelta.max // timedelta(milliseconds=1)
 """Apparent lifetime before the first watermark (ms)."""
+
+_MEASURED: Final = 16
+"""Number of cached entries that are measured."""
 
 _DROPPED = True
 """In place of a value whose change has been yielded: it is not None, since there is a value."""
@@ -448,6 +453,14 @@ class StateStore:
             expired=self.expired,
         )
 
+    @property
+    def size(self) -> int:
+        """Return about how many bytes the cached entries take: some of them are measured."""
+        count = sum(len(cells.by_name) for cells in self.groups())
+        cached = (cell.value for cells in self.groups() for cell in cells.by_name.values())
+        sizes = [0 if value is None else len(self._codec.encode(value)) for value in islice(cached, _MEASURED)]
+        return count * memory_of(sum(sizes) // len(sizes)) if sizes else 0
+
     def peek(self, key_json: bytes, namespace: str = "") -> Any:
         """Return the current value of a key, without TTL. For tests and tools."""
         raise NotImplementedError
@@ -482,9 +495,10 @@ class StateStore:
         self.trim()
 
     def drop(self) -> None:
-        """Drop everything: the task has ended, and its changes are stored."""
+        """Drop everything: all changes are stored. Called while no code of the task runs or waits."""
         for cells in self.groups():
-            cells.by_name.clear()
+            cells.drop()
+        self.release()
 
     def changes(self, *, last: bool = False) -> Iterator[EntryChange]:
         """Yield the differences from the backend, one change for each entry.

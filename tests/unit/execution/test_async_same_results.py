@@ -24,6 +24,7 @@ from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX, named, unpacked
 from headrace.state.broadcast import BROADCAST_KEY
 from headrace.state.codec import decode_key
 from headrace.state.key_groups import key_group, key_group_range
+from headrace.state.spilled_changes import SpilledChanges
 from tests.unit.support.by_hand import End, Stage
 from tests.unit.support.deferred import Deferred
 from tests.unit.support.fuzzing import examples
@@ -129,8 +130,9 @@ settings_of = functools.partial(
 class Job:
     """The programs' operator, over state that outlives its tasks."""
 
-    def __init__(self, setting, new_backend=Deferred, executor_of=None, function=Programs):
+    def __init__(self, setting, new_backend=Deferred, executor_of=None, function=Programs, *, spills=False):
         self.setting = setting
+        self.spills = spills
         self.operator = programs_operator(function)
         self.new_backend = new_backend
         self.executor_of = executor_of or (lambda backend: DrawnExecutor(backend, setting.numbers, setting.batches))
@@ -172,6 +174,7 @@ class Job:
         """Run one task: its keys, over its part of the state."""
         backend = self.new_backend()
         backend.write_batch((entry, value) for entry, value in self.entries.items() if group_of(entry) in groups)
+        spilled = SpilledChanges(backend, 0) if self.spills else None
         process = KeyedProcess(
             self.operator,
             backend,
@@ -181,6 +184,7 @@ class Job:
             options=self.setting.options,
             executor=self.executor_of(backend),
             owns_broadcast=key_group(BROADCAST_KEY, GROUPS) in groups,
+            spilled=spilled,
         )
         process.broadcast.load(rules)
         elements = owned_by(groups, GROUPS, elements)
@@ -193,6 +197,10 @@ class Job:
         states: list[tuple[Any, list]] = [(store, list(store.changes())) for store in process.stores]
         for store, changes in [*states, *process.broadcast.changes()]:
             backend.write_batch(store.writes(changes))
+            if spilled is not None and spilled.has(store):
+                spilled.add(store, changes)
+        if spilled is not None:
+            check_spilled(spilled, backend)
         backend.write_batch(process.timers.writes(process.timers.changes()))
         self.entries = {entry: value for entry, value in self.entries.items() if group_of(entry) not in groups}
         self.entries |= dict(backend.items())
@@ -209,9 +217,21 @@ class Job:
                 process.process_broadcast(item)
             else:
                 process.process(item)
+            if self.spills:
+                process.make_room()
         process.controller.drain()
         statistics = process.controller.statistics()
         assert (statistics.in_flight, statistics.blocking, statistics.occupied_keys, statistics.epochs) == (0, 0, 0, 1)
+
+
+def check_spilled(spilled, backend):
+    """Check that all spilled changes are those of the backend, one for each entry; then remove their marks."""
+    changes = [(store, change) for store, part in spilled.parts() for change in part]
+    spilled.drop_marks()
+    left = dict(backend.items())
+    changed = [write for store, change in changes for write in store.writes([change])]
+    assert len(dict(changed)) == len(changed)
+    assert {entry: left.get(entry) for entry, _ in changed} == dict(changed)
 
 
 def group_of(entry):
@@ -270,6 +290,16 @@ def test_every_backend_in_a_task_equals_plain_loop(backends, case, function):
     events, setting = case
     with backends.lent() as new:
         assert Job(setting, new, executor_of=lambda _: None, function=function).run(events) == by_hand(events, function)
+
+
+@pytest.mark.parametrize("backends", ["rocksdb", "rocksdb that waits"], indirect=True)
+@given(case=ordered_either_way, function=functions)
+def test_spilled_state_equals_plain_loop(backends, case, function):
+    """Before each few records, all state goes to the database, and is read again."""
+    events, setting = case
+    with backends.lent() as new:
+        job = Job(setting, new, executor_of=lambda _: None, function=function, spills=True)
+        assert job.run(events) == by_hand(events, function)
 
 
 @given(case=ordered_either_way, function=functions)

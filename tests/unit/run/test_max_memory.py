@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Annotated
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import Context, Emit, KeyedProcessFunction, Lifetime, Pipeline, Struct, Timestamp, ValueState
+from headrace import (
+    Cleanup,
+    Context,
+    Emit,
+    KeyedProcessFunction,
+    Lifetime,
+    ListState,
+    MapState,
+    Pipeline,
+    StateTtl,
+    Struct,
+    Timestamp,
+    ValueState,
+)
 from headrace.errors import SourceError
 from headrace.operators import Count, Session, Sum, Tumbling
 from headrace.run import output, transit
+from headrace.run.backend import STATE_PART
 from headrace.run.messages import BatchSettings
 from headrace.sources.folder.parquet import ParquetColumns
+from headrace.state.backend import memory_of
+from headrace.state.spilled_changes import SpilledChanges
 from headrace.testing import PipelineHarness
 from tests.unit.support.fuzzing import examples
 
@@ -66,6 +84,39 @@ def aggregate(emit=Emit.EVERY_CHANGE):
     return pipeline
 
 
+class KeepAll(KeyedProcessFunction[Sale, Rank]):
+    """Writes, removes and clears entries of states of each kind, some of them with a lifetime."""
+
+    last = ValueState("last", int, ttl=StateTtl(timedelta(seconds=2)))
+    exact = ValueState("exact", int, ttl=StateTtl(timedelta(seconds=2), cleanup=Cleanup(exact=True)))
+    by_cents = MapState("by_cents", int, int)
+    times = ListState("times", int)
+
+    async def process(self, sale: Sale, ctx: Context, /) -> None:
+        await self.last.update(sale.cents)
+        await self.exact.update(sale.cents)
+        await self.times.add(sale.at)
+        count = await self.by_cents.get(sale.cents % 5) or 0
+        await self.by_cents.put(sale.cents % 5, count + 1)
+        if sale.cents % 7 == 0:
+            await self.by_cents.remove(sale.cents % 3)
+        if sale.cents % 11 == 0:
+            await self.by_cents.clear()
+        if sale.cents % 13 == 0:
+            await self.times.clear()
+        ctx.collect(Rank(count, len([entry async for entry in self.by_cents.entries()])))
+
+
+def states(function):
+    return (
+        Pipeline("shops")
+        .source("sales", Sale, event_time="at")
+        .key_by("shop")
+        .process("states", function)
+        .sink("ranks")
+    )
+
+
 class Visit(Struct, frozen=True):
     shop: str
     window_start: Timestamp
@@ -82,7 +133,12 @@ WINDOWS = {
     "tumbling": lambda: windows(Tumbling(timedelta(seconds=1))),
     "sessions": lambda: windows(Session(timedelta(milliseconds=300))),
 }
-PIPELINES = WINDOWS | {"own": own, "aggregate": aggregate, "net change": lambda: aggregate(Emit.NET_CHANGE)}
+PIPELINES = WINDOWS | {
+    "states": lambda: states(KeepAll()),
+    "own": own,
+    "aggregate": aggregate,
+    "net change": lambda: aggregate(Emit.NET_CHANGE),
+}
 
 
 @contextmanager
@@ -112,6 +168,8 @@ def file_of(rows):
     return pa.Table.from_pylist(rows, pa.schema([("shop", pa.string()), ("cents", pa.int64()), ("at", pa.int64())]))
 
 
+FEW_AT_ONCE = {"execution": {"async-state": {"in-flight-records-limit": 5}}}
+
 SALES = st.fixed_dictionaries(
     {
         "shop": st.sampled_from(["a", "b", "c", None]),
@@ -127,15 +185,37 @@ SALES = st.fixed_dictionaries(
     name=st.sampled_from([*PIPELINES]),
     size=st.sampled_from([1, 2000, 20_000]),
     parallelism=st.sampled_from([1, 3]),
+    backend=st.sampled_from(["hashmap", "rocksdb"]),
 )
-def test_any_limit_leaves_the_same_behind(files, name, size, parallelism):
+def test_any_limit_leaves_the_same_behind(files, name, size, parallelism, backend):
     """Some rows are bad: they go to the quarantine under their places in the file, whichever part has them."""
-    job = {"sources": {"sales": {"max_quarantined": "none"}}}
+    job = {"sources": {"sales": {"max_quarantined": "none"}}, **FEW_AT_ONCE}
     tables = [file_of(rows) for rows in files]
     free = run(PIPELINES[name](), tables, job, parallelism=parallelism)
     with little_memory(size) as limit:
-        bound = run(PIPELINES[name](), tables, job | limit, parallelism=parallelism)
+        bound = run(PIPELINES[name](), tables, job | limit, parallelism=parallelism, backend=backend)
     assert left_behind(bound) == left_behind(free)
+
+
+def test_changed_state_stays_within_its_memory():
+    """Tasks with a database of their own write what has changed there; a chunk of records may go beyond the limit."""
+    size, sizes, due = 400_000, [], SpilledChanges.is_due
+
+    def counted(spilled, stores):
+        sizes.append(sum(store.size for store in stores))
+        return due(spilled, stores)
+
+    rows = file_of([{"shop": f"shop-{row % 2000}", "cents": row, "at": row} for row in range(4000)])
+    with little_memory(size, rows=100) as limit, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SpilledChanges, "is_due", counted)
+        harness = run(own(), [rows], limit | FEW_AT_ONCE, parallelism=1, backend="rocksdb")
+    of_shops = 2000 * memory_of(len('{"shop":"shop-1000","sales":1,"cents":1000}'))
+    assert of_shops > 5 * size / STATE_PART
+    assert size / STATE_PART < max(sizes) < 1.2 * size / STATE_PART
+    assert harness.sink_table("totals").num_rows == len(rows)
+    assert len(harness.live("keyed_state")) == 2002
+    (metrics,) = harness.table("checkpoints").filter(pc.field("kind") == "batch")["metrics"].to_pylist()
+    assert 2000 < json.loads(metrics)["spilled"] < 3 * len(rows)
 
 
 @pytest.mark.parametrize("size", [1, 4000])

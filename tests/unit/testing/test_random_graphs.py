@@ -55,10 +55,10 @@ def little_memory(size):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(BatchSettings, "memory_for", lambda batch, part: batch.max_memory and max(1, size // part))
         patched.setattr(transit, "ROWS_AT_ONCE", 3)
-        yield {"max_memory": 1 << 24}
+        yield {"max_memory": 1 << 24, "execution": {"async-state": {"in-flight-records-limit": 3}}}
 
 
-def check(seed, *, crashes=False, holds=False, end=False, waits=False, job=NOTHING):
+def check(seed, *, crashes=False, holds=False, end=False, waits=False, job=NOTHING, backend="hashmap"):
     program, chance = Program(seed, has_waits=waits), random.Random(seed + 1)
     harness = PipelineHarness(
         program.pipeline(),
@@ -66,6 +66,7 @@ def check(seed, *, crashes=False, holds=False, end=False, waits=False, job=NOTHI
         parallelism=chance.choice([1, 2, 3]),
         files_per_batch=chance.choice([1, 2, 16]),
         job={"sources": {source.name: source.settings for source in program.inputs}, **job},
+        backend=backend,
     )
     for _ in fed_in_turns(program, harness, chance):
         if chance.random() < 0.5:
@@ -83,6 +84,7 @@ def check(seed, *, crashes=False, holds=False, end=False, waits=False, job=NOTHI
 
 SEEDS = st.integers(0, 1 << 32)
 SIZES = st.sampled_from([1, 1000, 5000, 20_000])
+BACKENDS = st.sampled_from(["hashmap", "rocksdb"])
 FEW = examples(4)
 
 
@@ -107,10 +109,10 @@ def test_crashes_and_holds_change_no_graph(seed):
 
 
 @FEW
-@given(seed=SEEDS, size=SIZES)
-def test_limits_of_memory_change_no_graph(seed, size):
+@given(seed=SEEDS, size=SIZES, backend=BACKENDS)
+def test_limits_of_memory_change_no_graph(seed, size, backend):
     with little_memory(size) as job:
-        check(seed, crashes=True, holds=True, waits=True, job=job)
+        check(seed, crashes=True, holds=True, waits=True, job=job, backend=backend)
 
 
 @FEW
@@ -134,10 +136,18 @@ def test_many_random_graphs_equal_loops(seed, crashes, holds, end, waits):
 
 @pytest.mark.long
 @examples(24)
-@given(seed=SEEDS, size=SIZES, holds=st.booleans(), end=st.booleans(), waits=st.booleans())
-def test_little_memory_changes_no_random_graph(seed, size, holds, end, waits):
+@given(
+    seed=SEEDS,
+    size=SIZES,
+    backend=BACKENDS,
+    crashes=st.booleans(),
+    holds=st.booleans(),
+    end=st.booleans(),
+    waits=st.booleans(),
+)
+def test_little_memory_changes_no_random_graph(seed, size, backend, crashes, holds, end, waits):
     with little_memory(size) as job:
-        check(seed, holds=holds, end=end, waits=waits, job=job)
+        check(seed, crashes=crashes, holds=holds, end=end, waits=waits, job=job, backend=backend)
 
 
 def test_sampled_programs_cover_the_hard_cases():

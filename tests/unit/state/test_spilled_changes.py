@@ -1,0 +1,73 @@
+"""Changes of state that go to a task's database before it ends."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.state.backend import EntryChange, memory_of, named
+from headrace.state.spilled_changes import MARK, SpilledChanges
+
+
+class Store:
+    """As much of a store as spilling needs."""
+
+    def __init__(self, name, size=0):
+        self.name, self.size = name, size
+
+    @staticmethod
+    def writes(changes):
+        raise NotImplementedError
+
+
+class Values(Store):
+    """A store of single values."""
+
+    def writes(self, changes):
+        for change in changes:
+            yield change.entry(self.name), None if change.raw is None else bytes(16) + change.raw
+
+
+keys = st.sampled_from([b'"a"', b'"aa"', b"7"])
+namespaces = st.sampled_from(["", "w"])
+user_keys = st.sampled_from([None, b'"x"'])
+changes = st.builds(
+    EntryChange, keys, st.none() | st.just(b"5") | st.just(b"77"), st.just(0), st.just(0), namespaces, user_keys
+)
+batches = st.lists(st.tuples(st.sampled_from(["m", "mm"]), st.lists(changes, max_size=5)), max_size=6)
+
+
+@pytest.mark.parametrize("backends", ["rocksdb"], indirect=True)
+@given(batches=batches, limit=st.sampled_from([0, 410, 1000]))
+def test_each_entry_has_its_last_change(backends, batches, limit):
+    stores = {name: Values(name) for name in ("m", "mm")}
+    with backends.lent() as new:
+        spilled, last = SpilledChanges(new(), limit), {}
+        for name, some in batches:
+            spilled.add(stores[name], some)
+            last |= {change.entry(name): change for change in some}
+        parts = [(store.name, list(part)) for store, part in spilled.parts()]
+        changes_of_all = [(change.entry(name), change) for name, part in parts for change in part]
+    assert dict(changes_of_all) == last
+    assert len(changes_of_all) == len(last)
+    assert all(sum(memory_of(len(change.raw or b"")) for change in part[:-1]) <= limit for _, part in parts)
+    assert [name for name, _ in parts] == [named(part[0].entry(name)).state for name, part in parts]
+
+
+@pytest.mark.parametrize("backends", ["rocksdb"], indirect=True)
+def test_no_mark_is_left(backends):
+    with backends.lent() as new:
+        database = new()
+        spilled, values = SpilledChanges(database, 9), Values("m")
+        spilled.add(values, [EntryChange(b"1", b"5", 0), EntryChange(b"2", b"6", 0)])
+        assert any(entry.startswith(MARK) for entry in dict(database.items()))
+        spilled.drop_marks()
+        assert {entry: value[16:] for entry, value in database.items()} == {b"vm\x001": b"5", b"vm\x002": b"6"}
+        assert spilled.has(values)
+        assert not spilled.has(Values("m"))
+
+
+@pytest.mark.parametrize(("sizes", "is_due"), [((), False), ((5, 4), False), ((5, 5), True)])
+def test_spilling_is_due_beyond_the_limit(sizes, is_due):
+    assert SpilledChanges(None, 9).is_due([Store("m", size) for size in sizes]) is is_due

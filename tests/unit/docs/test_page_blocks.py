@@ -57,7 +57,6 @@ BLOCKS = {
     "airflow": {
         "make airflow": AIRFLOW,
         "{": "unit/docs/test_page_blocks.py::test_result_on_the_airflow_page_is_json",
-        "airflow backfill create": AIRFLOW,
         "export AIRFLOW_CONN_HEADRACE_AIRFLOW_API": "unit/cli/test_backfill_dag.py::test_backfill_shows_each_day",
         'eval "$(.venv/bin/python': "demo/test_demo.py::test_documented_backfill_follows_the_demo",
     },
@@ -172,7 +171,6 @@ BLOCKS = {
     },
     "pipeline": {
         "flowchart LR": "unit/plan/test_pipeline_page.py::test_page_diagram_equals_the_explain_output",
-        "├── stage 1": SHORTENED,
         "process 'totals' takes": MESSAGE,
         "$ headrace check shop": SHORTENED,
     },

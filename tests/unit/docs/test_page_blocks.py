@@ -138,7 +138,6 @@ BLOCKS = {
     "joins": {
         "+I  tea, no price": "unit/operators/test_joins_page.py::test_row_kinds_equal_the_table_on_the_page",
     },
-    "operators": {"-- current_orders": "unit/operators/test_operators_page.py::test_shop_equals_duckdb"},
     "kafka": {
         "headrace setup --kafka": SYNTAX,
         "offset      0": DRAWING,

@@ -133,12 +133,10 @@ BLOCKS = {
     "from-flink": {"CREATE TABLE": FOREIGN, "public class": FOREIGN},
     "from-merge": {"MERGE INTO": f"{COMING}::test_headrace_shows_an_offer_that_merge_loses"},
     "from-transform-with-state": {"from pyspark": f"{COMING}::test_processor_of_spark_can_be_defined"},
-    "guarantees": {"HEADRACE_EXAMPLES=20 pytest": MEASUREMENT},
     "index": {"pip install": NETWORK},
     "joins": {
         "+I  tea, no price": "unit/operators/test_joins_page.py::test_row_kinds_equal_the_table_on_the_page",
     },
-    "operators": {"-- current_orders": "unit/operators/test_operators_page.py::test_shop_equals_duckdb"},
     "kafka": {
         "headrace setup --kafka": SYNTAX,
         "offset      0": DRAWING,
@@ -211,7 +209,6 @@ BLOCKS = {
         "day=2026-03-02/country=DE": DRAWING,
         "$ headrace new orders": SYNTAX,
     },
-    "state": {"$ headrace state get JOB null": SYNTAX, "$ headrace state get clicks": SHORTENED},
     "state-tables": {
         "$ headrace sql": f"{COMMANDS}::test_state_tables_page_queries_changes",
         "select key, value->>": f"{COMMANDS}::test_state_tables_page_queries_values",

@@ -18,7 +18,7 @@ PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "comm
 HEAD: Final = """# Commands
 
 Made from `headrace COMMAND --help` by `make reference`; do not edit. [The `headrace` command](../cli.md) says which command answers which question, shows
-outputs, and has the exit codes and the old names.
+outputs, and has the old names; [errors](../errors.md) has the exit codes.
 """
 STATE: Final = "[correcting state](../correcting-state.md)"
 BRANCHES: Final = "[branches](../branches.md)"

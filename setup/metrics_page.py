@@ -27,22 +27,16 @@ pip install 'headrace[otel]'
 export OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4318
 ```
 
-Jobs' files and pipelines need no change. [Alerts](alerts.md) need no collector. The variables of OpenTelemetry for Python hold
-(`OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_TRACES_SAMPLER`, ...); an endpoint of one signal (`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`) exports that signal alone.
-
-| variable | what Headrace does |
-|---|---|
-| `OTEL_EXPORTER_OTLP_PROTOCOL`, or that of a signal | `http/protobuf`, the default, or `grpc`, which needs `opentelemetry-exporter-otlp-proto-grpc` |
-| `OTEL_TRACES_EXPORTER`, `OTEL_METRICS_EXPORTER`, `OTEL_SDK_DISABLED` | `none` switches a signal off; `true` all |
-| `OTEL_SERVICE_NAME` | is `headrace` by default |
-| `TRACEPARENT`, `TRACESTATE` | the span that is the parent of the run ([W3C](https://www.w3.org/TR/trace-context/)); a parent that is not sampled has no spans below it |
+[Alerts](alerts.md) need no collector. The variables of OpenTelemetry for Python hold, such as `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_SDK_DISABLED` and
+`TRACEPARENT` for the parent of the run's span; an endpoint of one signal (`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`) exports that signal alone.
+`OTEL_EXPORTER_OTLP_PROTOCOL` is `http/protobuf`, the default, or `grpc`, which needs `opentelemetry-exporter-otlp-proto-grpc`.
 
 ## With Airflow
 
-Where Airflow's settings have `[traces] otel_on` or `[metrics] otel_on`, the operators give the driver the endpoint and the protocol by which Airflow
-itself exports, unless the environment says them already. The span of the run is a child of Airflow's span of the task. A driver in cluster mode gets
-the parent alone, and its endpoint from the settings of the profile (`spark.yarn.appMasterEnv.OTEL_EXPORTER_OTLP_ENDPOINT`). Airflow's traces go over
-gRPC unless `OTEL_TRACES_EXPORTER` says otherwise: install `opentelemetry-exporter-otlp-proto-grpc` in the driver's environment.
+Where Airflow's settings have `[traces] otel_on` or `[metrics] otel_on`, the driver exports as Airflow does, unless the environment says otherwise, and
+the span of the run is a child of Airflow's span of the task. Airflow's traces go over gRPC unless `OTEL_TRACES_EXPORTER` says otherwise: install
+`opentelemetry-exporter-otlp-proto-grpc` in the driver's environment. A driver in cluster mode gets its endpoint from the settings of the profile
+(`spark.yarn.appMasterEnv.OTEL_EXPORTER_OTLP_ENDPOINT`).
 
 ## What is in a trace
 
@@ -54,20 +48,15 @@ run             job, run_id, branch, mode, interval, exit, checkpoint, rows, sto
          └─ call  operator, service, attempt, elements, outcome, seconds
 ```
 
-The names of attributes begin with `headrace.`. Times of a watermark are milliseconds since 1970. Workers and executors export nothing: the driver
-makes the spans of their tasks.
-
-- Of each task, the {MOST_CALLS} slowest calls and the first {MOST_CALLS} without an answer are in the trace; `calls_left_out` is the number of the
-  others. `outcome` is `answered`, `failed` (it raised) or `cancelled` (its time was over, or the run stopped).
-- A run that fails marks its spans, up to the stage, as errors, with the class and the message of the exception. Credentials and queries in URLs are
-  left out, and so is the message of an exception that is not Headrace's.
-- A run that is killed leaves no span of itself, but those of its micro-batches.
+The names of attributes begin with `headrace.`. Times of a watermark are milliseconds since 1970. The driver makes all spans. Of each task, the
+{MOST_CALLS} slowest calls and the first {MOST_CALLS} without an answer are in the trace; `outcome` is `answered`, `failed` (it raised) or `cancelled` (its
+time was over, or the run stopped). A run that fails marks its spans, up to the stage, as errors; credentials and queries in URLs are left out, and
+so is the message of an exception that is not Headrace's. A run that is killed leaves no span of itself, but those of its micro-batches.
 
 ## What it costs
 
-A collector that is down, hangs or answers errors never fails a run, and delays its end by {PATIENCE:g} s at most, once OpenTelemetry is imported (0.3 s of a
-processor). One line on stderr, `telemetry: not all was exported: ...`, says what went wrong. While a collector is slow, the spans of 64 micro-batches
-wait; those of others are left out. Metrics are not.
+A collector that is down, hangs or answers errors never fails a run, and delays its end by {PATIENCE:g} s at most; importing OpenTelemetry takes 0.3 s of a
+processor. One line on stderr, `telemetry: not all was exported: ...`, says what went wrong.
 
 ## Metrics
 

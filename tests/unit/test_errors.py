@@ -18,7 +18,7 @@ OF_THEIR_OWN = [kind for kind in KINDS if "exit_code" in vars(kind)]
 
 
 def test_each_error_has_own_documented_exit_code():
-    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
     documented = {name: int(code) for code, name in re.findall(r"^\| (\d+) \| `(\w+)` \|", page, re.MULTILINE)}
     codes = {kind.__name__: kind.exit_code for kind in OF_THEIR_OWN}
     assert codes == documented

@@ -29,7 +29,7 @@ class RecoveryOption(enum.Enum):
     """
 
     RESTART = "restart"
-    """Start over: the whole timeout and all attempts."""
+    """Start over: the whole timeout and all attempts. An element that each run parks before its retries are used up waits for ever."""
 
     LATENCY_FIRST = "latency_first"
     """Keep the timeout minus all time since the first attempt, including the time between runs."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 import typer
@@ -31,17 +30,6 @@ def text_of(report, capsys):
 def test_every_command_takes_json_once():
     options = {name: [word for option in command.params for word in option.opts] for name, command in COMMANDS.items()}
     assert [name for name, words in options.items() if words.count("--json") != 1] == []
-
-
-def test_branches_page_names_commands_with_branches():
-    page = (Path(__file__).parents[3] / "docs" / "branches.md").read_text()
-    sentence = page.split("`--branch` works with ")[1].split(".\n")[0]
-    named = re.findall(r"`([\w -]+)`", sentence)
-    of_state = [f"state {name.removeprefix('state ')}" for name in named[8:19]]
-    with_branch = {
-        name for name, command in COMMANDS.items() if any("--branch" in option.opts for option in command.params)
-    }
-    assert {*named[:8], *of_state, *named[19:]} == with_branch
 
 
 def test_facts_are_shown_only_with_labels(capsys):

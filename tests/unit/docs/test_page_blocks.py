@@ -57,7 +57,6 @@ BLOCKS = {
     "airflow": {
         "make airflow": AIRFLOW,
         "{": "unit/docs/test_page_blocks.py::test_result_on_the_airflow_page_is_json",
-        "airflow backfill create": AIRFLOW,
         "export AIRFLOW_CONN_HEADRACE_AIRFLOW_API": "unit/cli/test_backfill_dag.py::test_backfill_shows_each_day",
         'eval "$(.venv/bin/python': "demo/test_demo.py::test_documented_backfill_follows_the_demo",
     },
@@ -134,12 +133,10 @@ BLOCKS = {
     "from-flink": {"CREATE TABLE": FOREIGN, "public class": FOREIGN},
     "from-merge": {"MERGE INTO": f"{COMING}::test_headrace_shows_an_offer_that_merge_loses"},
     "from-transform-with-state": {"from pyspark": f"{COMING}::test_processor_of_spark_can_be_defined"},
-    "guarantees": {"HEADRACE_EXAMPLES=20 pytest": MEASUREMENT},
     "index": {"pip install": NETWORK},
     "joins": {
         "+I  tea, no price": "unit/operators/test_joins_page.py::test_row_kinds_equal_the_table_on_the_page",
     },
-    "operators": {"-- current_orders": "unit/operators/test_operators_page.py::test_shop_equals_duckdb"},
     "kafka": {
         "headrace setup --kafka": SYNTAX,
         "offset      0": DRAWING,
@@ -172,7 +169,6 @@ BLOCKS = {
     },
     "pipeline": {
         "flowchart LR": "unit/plan/test_pipeline_page.py::test_page_diagram_equals_the_explain_output",
-        "├── stage 1": SHORTENED,
         "process 'totals' takes": MESSAGE,
         "$ headrace check shop": SHORTENED,
     },
@@ -213,7 +209,6 @@ BLOCKS = {
         "day=2026-03-02/country=DE": DRAWING,
         "$ headrace new orders": SYNTAX,
     },
-    "state": {"$ headrace state get JOB null": SYNTAX, "$ headrace state get clicks": SHORTENED},
     "state-tables": {
         "$ headrace sql": f"{COMMANDS}::test_state_tables_page_queries_changes",
         "select key, value->>": f"{COMMANDS}::test_state_tables_page_queries_values",

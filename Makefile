@@ -12,7 +12,7 @@ SEEDS := 0-2999
 STARTS := 20
 INSTALLATIONS := tests/package tests/airflow tests/demo tests/compose
 # counting is a job of benchmarks, Nexmark takes hours, and scale takes gigabytes of memory and disk.
-BENCHMARKS := $(sort $(filter-out _% counting nexmark scale,$(notdir $(basename $(wildcard benchmarks/*.py)))))
+BENCHMARKS := $(sort $(filter-out _% counting flame nexmark scale,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
 .PHONY: help setup .ready .site-tools demo verify-demo airflow test test-all test-long test-faults test-starts golden lint types imports format reference reports release matrix audit peers bench bench-page site clean lock \
         tier-unit tier-pure-python tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-installations tier-types lane-spark lane-others closing-line
@@ -113,7 +113,7 @@ bench: .ready
 	    echo "$$name took $$SECONDS s"; done; \
 	$(MAKE) bench-page; [ -z "$$failed" ] || { echo "these benchmarks failed, and the page lacks their new results:$$failed"; exit 1; }
 
-# install the peers of benchmarks that are no dependency of the project (bytewax), into var/peers
+# install what benchmarks need beside the project (bytewax, py-spy), into var/peers
 peers: .ready
 	@.venv/bin/uv venv --quiet --allow-existing --python .venv/bin/python var/peers
 	@.venv/bin/uv pip install --quiet --python var/peers/bin/python --require-hashes -r benchmarks/peers.txt

@@ -34,6 +34,7 @@ from headrace.operators._value_types import are_equal
 if TYPE_CHECKING:
     from headrace.operators._current_row_columns import CurrentRowColumns
     from headrace.operators._running_fields import Flags
+    from headrace.operators._version_columns import VersionColumns
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
@@ -219,7 +220,7 @@ class CurrentRowsFunction(_AppliedChanges, ColumnFunction):
         return {**super().described(), "state_kept": "the last event of each key"}
 
 
-class HistoryFunction(_AppliedChanges, VersionedFunction):
+class HistoryFunction(_AppliedChanges, VersionedFunction, ColumnFunction):
     """Rows of each key that all its events make in the order of their sequence, in whatever order they come.
 
     `events` holds the events of a key by the sort text of their sequence, and each knows the one `before` it; `latest` is the text
@@ -228,6 +229,7 @@ class HistoryFunction(_AppliedChanges, VersionedFunction):
     """
 
     LATE = "late"
+    reads_entries = False
 
     latest: ValueState[str]
     events: MapState[str, Any]
@@ -263,6 +265,21 @@ class HistoryFunction(_AppliedChanges, VersionedFunction):
         truncate = self._next_truncate(order)
         if truncate is not None:
             await self._truncate(*truncate, ctx)
+
+    @cached_property
+    def _columns(self) -> VersionColumns:
+        from headrace.operators._version_columns import VersionColumns
+
+        return VersionColumns(self._events, self._event)
+
+    @property
+    def takes_columns(self) -> bool:
+        """Return whether columns can order the events and compare the rows. A truncate visits keys between two events."""
+        return self.truncates is None and self._columns.is_complete
+
+    def process_columns(self, columns: KeyedColumns, /) -> ColumnResults | None:
+        """Return the results of the events of keys that keep their order; None if all have to be processed one by one."""
+        return self._columns.results(columns)
 
     def process_broadcast(self, record: Any, ctx: BroadcastContext, /) -> None:
         """Remember a truncate, and visit the keys. An equal sequence is that of the same truncate again."""

@@ -251,6 +251,8 @@ class KeyedColumns:
     """For each record, the place of its key in `keys`."""
     result_type: pa.StructType
     """Type of the emitted records as columns."""
+    results_of: Callable[[Sequence[Any]], pa.StructArray]
+    """Function that returns emitted records in the form of results. Raises `ValueError` for one that columns cannot store."""
     namespaces: Sequence[str] = ()
     """The namespace of each of the `keys`, where the state is in namespaces."""
     values: Sequence[Any] = ()
@@ -273,7 +275,7 @@ class EmittedColumns:
     rows: pa.Int64Array
     """For each result, the place of the record, or of the timer, that it belongs to."""
     indices: pa.Int32Array
-    """For each result, its number among those of the same record or timer: 0, 1 or 2."""
+    """For each result, its number among those of the same record or timer, from 0 on."""
     timestamps: pa.Int64Array
     kinds: pa.Int32Array
     records: pa.StructArray

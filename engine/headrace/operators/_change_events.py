@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Annotated, Any, get_args, get_origin
@@ -69,6 +69,7 @@ class ChangeEvents:
         self.bounds = {field.name: mark for field in msgspec.structs.fields(gives) if (mark := self._mark(field))}
         self.copied = [name for name in gives.__struct_fields__ if name not in self.bounds]
         self._check_bounds()
+        self._places = [(name, str(mark.field), isinstance(mark, ValidFrom)) for name, mark in self.bounds.items()]
         self._tracked = self._tracking()
         taken = {*rules.key, *rules.sequence_by}
         self._filled = [name for name in self.copied if name not in taken] if rules.ignore_nulls else []
@@ -186,15 +187,6 @@ class ChangeEvents:
             raise ValueError(msg)
         return "".join(text(getattr(record, name)) for name, text in self._texts)
 
-    def texts_of(self, fields: Sequence[Sequence[Any]]) -> list[str]:
-        """Return the texts that sort events, given by the values of each field of their sequence. Raises `ValueError` where one has no order."""
-        return [
-            *map(
-                "".join,
-                zip(*(map(text, values) for values, (_, text) in zip(fields, self._texts, strict=True)), strict=True),
-            )
-        ]
-
     def _is_deletion(self, record: Any, ctx: Context) -> bool:
         return ctx.row_kind is RowKind.DELETE or self.deletes(record)
 
@@ -232,17 +224,15 @@ class ChangeEvents:
 
     def version(self, record: Any, begins: Any, ends: Any) -> Any:
         """Return the row of a version, from one place of the sequence to another one, or None."""
-        bounds = {name: _bound(mark, begins, ends) for name, mark in self.bounds.items()}
-        return self.gives(**self.values(record), **bounds)
+        values = self.values(record)
+        for name, field, is_begin in self._places:
+            place = begins if is_begin else ends
+            values[name] = None if place is None else getattr(place, field)
+        return self.gives(**values)
 
     def values(self, record: Any) -> dict[str, Any]:
         """Return the fields that a row takes from a record."""
         return {name: getattr(record, name) for name in self.copied}
-
-
-def _bound(mark: ValidFrom | ValidTo, begins: Any, ends: Any) -> Any:
-    place = begins if isinstance(mark, ValidFrom) else ends
-    return None if place is None else getattr(place, str(mark.field))
 
 
 def _value_of(takes: type[Struct], name: str, value: Any, argument: str) -> Any:

@@ -1,7 +1,7 @@
 """Versions over columns: state, changes and timers of `HistoryFunction`, bit for bit.
 
-Columns take the events of a key that come in the order of their sequence, behind the stored ones: each event follows the one before it,
-and changes the last version alone. Other keys are left.
+Where the events of a key come in the order of their sequence, behind the stored ones, each event follows the one before it, and changes the
+last version alone: columns make these versions. The events of other keys are put in their places one by one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from headrace.operators._column_changes import differ
 from headrace.operators._column_lifetimes import last_watermarks
 from headrace.operators._column_records import ColumnRecords
 from headrace.operators._event_columns import EventColumns, fit_columns
+from headrace.operators._event_links import EventLinks, row_of
 from headrace.operators._event_time import LAST_TIME
+from headrace.operators._ranking import whole_number_texts
+from headrace.operators._reordered_versions import Arrived, ReorderedVersions
 from headrace.operators._running_fields import NOT_IN_COLUMNS, Flags, Numbers, of_type
 from headrace.operators._value_types import are_equal
 
@@ -49,14 +52,35 @@ class VersionColumns:
             events = EventColumns(self._events, columns)
             chains = _Chains(events)
             if not chains.left.all():
-                return _results(_Versions(chains), self._event)
+                return self._results(_Versions(chains))
         return None
+
+    def _results(self, versions: _Versions) -> ColumnResults | None:
+        """Return the state of each key behind its events, and the changes of its versions."""
+        chains = versions.chains
+        values, written = [*chains.columns.values], list[int | None]([None]) * len(chains.stored)
+        for key, place, at in versions.latest():
+            values[key], written[key] = place, at
+        others = ReorderedVersions(EventLinks(self._events), chains.columns)
+        changed, left = others.results(chains.stored, chains.arrived(self._event))
+        for key, (place, at) in changed.latest.items():
+            values[key], written[key] = place, at
+        chains.left[[*left]] = True
+        return ColumnResults(
+            values,
+            _together(versions.emitted(), changed.columns(chains.columns)),
+            timers=[*versions.timers(), *changed.timers],
+            entries=[*versions.entries(self._event), *changed.entries],
+            timestamps=written,
+            left=chains.left if chains.left.any() else None,
+        )
 
 
 class _Chains:
     """Events of each key, each behind the one before it. Places are those of the layout, which begins each key with its last stored event.
 
-    `left` says which keys are left: their events come in another order, have none, or timers decide between them.
+    `left` says which keys are left: one of their events has no place, or timers decide between them. `reordered` says which others have events in
+    another order.
     """
 
     def __init__(self, events: EventColumns) -> None:
@@ -75,8 +99,11 @@ class _Chains:
         ]
         """The fields of the sequence."""
         is_lower, is_equal = self._against_next()
-        self.left = self._left(is_lower)
-        self.is_repeated = is_equal & ~self.left[self.layout.segments]
+        self.left = self._left()
+        self.reordered = np.zeros(len(self.left), bool)
+        self.reordered[self.layout.segments[is_lower]] = True
+        self.reordered &= ~self.left
+        self.is_repeated = is_equal & ~self._is_apart
         """Whether an event has the place of the one before it: it is the same event again."""
         self._check_repeated()
 
@@ -95,22 +122,23 @@ class _Chains:
             is_equal[1:] &= numbers[1:] == numbers[:-1]
         return is_lower, is_equal
 
-    def _left(self, is_lower: Flags) -> Flags:
-        """Return for each key whether its order is another one, or timers decide between its events."""
+    @property
+    def _is_apart(self) -> Flags:
+        """Return for each place whether columns do not make the versions of its key."""
+        return (self.left | self.reordered)[self.layout.segments]
+
+    def _left(self) -> Flags:
+        """Return for each key whether one of its events has no place, or timers decide between them."""
         events, columns, rules = self.events, self.columns, self.events.reader.rules
         marked = events.has_no_place | events.is_forgotten
         if rules.corrections is not None:
-            marked |= columns.timestamps.to_numpy() <= columns.watermarks - rules.corrections
+            marked |= columns.timestamps.to_numpy() + rules.corrections <= columns.watermarks
         left = np.zeros(len(self.stored), bool)
         left[events.key_numbers[marked]] = True
-        left[self.layout.segments[is_lower]] = True
-        for key, (place, event, watermark) in enumerate(
-            zip(columns.values, self.stored, last_watermarks(columns), strict=True)
-        ):
-            if event is None:
-                left[key] |= place is not None
-            elif event.record is None and rules.tombstones is not None:
-                left[key] |= event.at + rules.tombstones <= watermark
+        left |= [event is None and place is not None for place, event in zip(columns.values, self.stored, strict=True)]
+        if rules.tombstones is not None:
+            deleted = [LAST_TIME if event is None or event.record is not None else event.at for event in self.stored]
+            left |= np.array(deleted) + rules.tombstones <= np.array(last_watermarks(columns))
         return left
 
     def _check_repeated(self) -> None:
@@ -122,7 +150,7 @@ class _Chains:
         ):
             if not are_equal(record, before):
                 self.left[key] = True
-        self.is_repeated &= ~self.left[self.layout.segments]
+        self.is_repeated &= ~self._is_apart
 
     def _kept_at(self, places: Numbers) -> Objects:
         """Return what is stored of the events at some places: the record, None of a deletion."""
@@ -144,13 +172,39 @@ class _Chains:
     @cached_property
     def is_new(self) -> Flags:
         """Return for each place whether its event is stored."""
-        return ~self.layout.is_stored & ~self.is_repeated & ~self.left[self.layout.segments]
+        return ~self.layout.is_stored & ~self.is_repeated & ~self._is_apart
+
+    def arrived(self, event: Any) -> dict[int, list[Arrived]]:
+        """Return the events of each reordered key in the order of their arrival, in the type of a stored event."""
+        places = np.flatnonzero(self.reordered[self.layout.segments] & ~self.layout.is_stored)
+        rows = self.records.row_of(places)
+        events = map(event, self.records.times(places), self.sequences(places), self.kept_records(rows))
+        arrived = map(Arrived, rows.tolist(), self.texts(places), events, self.columns.watermarks[rows].tolist())
+        by_key: dict[int, list[Arrived]] = {}
+        for key, of_key in zip(self.layout.segments[places].tolist(), arrived, strict=True):
+            by_key.setdefault(key, []).append(of_key)
+        return by_key
+
+    def sequences(self, places: Numbers) -> list[Any]:
+        """Return the sequence of some events."""
+        return [*map(self.events.reader.sequence, *(numbers[places].tolist() for numbers in self.places))]
+
+    def texts(self, places: Numbers) -> list[str]:
+        """Return the texts that sort some events."""
+        return [
+            *map("".join, zip(*(whole_number_texts(numbers[places].tolist()) for numbers in self.places), strict=True))
+        ]
+
+    @cached_property
+    def last(self) -> Numbers:
+        """Return for each place that of the last event up to it, or where its key begins."""
+        known = np.where(self.is_new | self.layout.is_stored, np.arange(len(self.layout.order)), 0)
+        return np.maximum.accumulate(known)
 
     @cached_property
     def before(self) -> Numbers:
         """Return for each place that of the event before it, or where its key begins."""
-        known = np.where(self.is_new | self.layout.is_stored, np.arange(len(self.layout.order)), 0)
-        return np.concatenate([[0], np.maximum.accumulate(known)[:-1]])
+        return np.concatenate([[0], self.last[:-1]])
 
 
 class _Versions:
@@ -233,36 +287,54 @@ class _Versions:
         ]
         return begins
 
-    def entries(self, event: Any) -> Iterator[ChangedEntry]:
-        """Yield the events to be stored, in the order of their keys, in the type of a stored event."""
-        chains, reader = self.chains, self.chains.events.reader
-        places = np.flatnonzero(chains.is_new)
-        fields = [numbers[places].tolist() for numbers in chains.places]
-        sequences, texts = [*map(reader.sequence, *fields)], np.empty(len(self.layout.order), object)
-        begins = texts.copy()
-        texts[self.layout.starts], texts[places] = chains.columns.values, reader.texts_of(fields)
+    def entries(self, event: Any) -> list[ChangedEntry]:
+        """Return the events to be stored, in the order of their keys, in the type of a stored event."""
+        chains, has_row = self.chains, self.has_row[self.places]
+        sequences, begins = chains.sequences(self.places), np.empty(len(self.layout.order), object)
         begins[self.layout.starts] = [None if stored is None else stored.begins for stored in chains.stored]
-        begins[places] = sequences
-        given = zip(
-            self.layout.segments[places].tolist(),
-            texts[places].tolist(),
-            chains.records.times(places),
+        begins[self.places] = sequences
+        begins_of, began = begins[self.opener[self.places]], self.times[self.places]
+        begins_of[~has_row], began[~has_row] = None, 0
+        times = chains.records.times(self.places)
+        events = map(
+            event,
+            times,
             sequences,
-            chains.kept_records(chains.records.row_of(places)),
-            texts[chains.before[places]].tolist(),
-            begins[self.opener[places]].tolist(),
-            self.times[places].tolist(),
-            self.has_row[places].tolist(),
-            strict=True,
+            chains.kept_records(chains.records.row_of(self.places)),
+            self.texts[chains.before[self.places]].tolist(),
+            begins_of.tolist(),
+            began.tolist(),
         )
-        for key, text, at, sequence, record, before, begin, began, has_row in given:
-            version = (begin, began) if has_row else ()
-            yield ChangedEntry(key, text, event(at, sequence, record, before, *version), at)
+        return [*map(ChangedEntry, self.layout.segments[self.places].tolist(), self._new_texts, events, times)]
+
+    def latest(self) -> Iterator[tuple[int, str, int]]:
+        """Yield the keys with new events, the text of the last one's place, and its event time (ms)."""
+        last = self.chains.last[self.layout.ends]
+        last = last[self.chains.is_new[last]]
+        yield from zip(
+            self.layout.segments[last].tolist(), self.texts[last].tolist(), self.chains.records.times(last), strict=True
+        )
+
+    @cached_property
+    def places(self) -> Numbers:
+        """Return the places of events to be stored."""
+        return np.flatnonzero(self.chains.is_new)
+
+    @cached_property
+    def _new_texts(self) -> list[str]:
+        return self.chains.texts(self.places)
+
+    @cached_property
+    def texts(self) -> Objects:
+        """Return the texts of the places in the sequence."""
+        texts = np.empty(len(self.layout.order), object)
+        texts[self.layout.starts], texts[self.places] = self.chains.columns.values, self._new_texts
+        return texts
 
     def timers(self) -> list[ColumnTimer]:
         """Return the timers that free the events."""
         rules = self.chains.events.reader.rules
-        places = np.flatnonzero(self.chains.is_new)
+        places = self.places
         rows = self.chains.records.row_of(places)
         times: Numbers = self.chains.columns.timestamps.to_numpy()[rows]
         keys = self.layout.segments[places]
@@ -272,8 +344,11 @@ class _Versions:
         if rules.tombstones is not None:
             deletes = ~self.has_row[places]
             due.append(_ends(keys[deletes], times[deletes], rules.tombstones))
-        keys, times = np.unique(np.concatenate(due, axis=1), axis=1)
-        return [*map(ColumnTimer, keys.tolist(), times.tolist())]
+        timers = np.concatenate(due, axis=1)
+        timers = timers[:, np.lexsort(timers)]
+        is_other = np.ones(timers.shape[1], bool)
+        is_other[1:] = (timers[:, 1:] != timers[:, :-1]).any(axis=0)
+        return [*map(ColumnTimer, *timers[:, is_other].tolist())]
 
 
 def _ends(keys: Numbers, begins: Numbers, length: int) -> Numbers:
@@ -282,23 +357,14 @@ def _ends(keys: Numbers, begins: Numbers, length: int) -> Numbers:
     return np.stack([keys[ends], begins[ends] + length])
 
 
-def _results(versions: _Versions, event: Any) -> ColumnResults:
-    """Return the state of each key behind its events, and the changes of its versions."""
-    chains = versions.chains
-    values, written = [*chains.columns.values], list[int | None]([None]) * len(chains.stored)
-    entries = [*versions.entries(event)]
-    for entry in entries:
-        values[entry.key], written[entry.key] = entry.name, entry.timestamp
-    return ColumnResults(
-        values,
-        versions.emitted(),
-        timers=versions.timers(),
-        entries=entries,
-        timestamps=written,
-        left=chains.left if chains.left.any() else None,
+def _together(*parts: EmittedColumns) -> EmittedColumns:
+    """Return what parts emit, in the order of the events."""
+    given = [part for part in parts if len(part.rows)]
+    if len(given) != len(parts):
+        return given[0] if given else parts[0]
+    rows, indices, timestamps, kinds, records = (
+        pa.concat_arrays([getattr(part, name) for part in parts])
+        for name in ("rows", "indices", "timestamps", "kinds", "records")
     )
-
-
-def row_of(event: Any) -> Any:
-    """Return the record of a stored event, with the values that it takes from events before it."""
-    return event.record if event.row is None else event.row
+    order = pa.array(np.lexsort((indices.to_numpy(), rows.to_numpy())))
+    return EmittedColumns(*(column.take(order) for column in (rows, indices, timestamps, kinds, records)))

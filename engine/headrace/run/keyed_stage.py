@@ -209,6 +209,7 @@ class ColumnWork:
             keys=keys.dictionary.to_pylist(),
             key_numbers=keys.indices,
             result_type=struct_type(self._output),
+            results_of=lambda records: to_struct_array(records, self._output),
             last_watermark=max(self.watermarks).timestamp if are_all and self.watermarks else None,
             key_of=decode_key,
         )

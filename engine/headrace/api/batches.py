@@ -224,7 +224,7 @@ class BundleAggregate(abc.ABC):
         """Return the accumulator with values added: the one that `add` would return after the last of them."""
 
 
-def _nothing(places: Sequence[tuple[int, str]]) -> list[Any]:
+def _nothing(places: Sequence[tuple[int, Any]]) -> list[Any]:
     return [None for _ in places]
 
 
@@ -251,6 +251,8 @@ class KeyedColumns:
     """For each record, the place of its key in `keys`."""
     result_type: pa.StructType
     """Type of the emitted records as columns."""
+    results_of: Callable[[Sequence[Any]], pa.StructArray]
+    """Function that returns emitted records in the form of results. Raises `ValueError` for one that columns cannot store."""
     namespaces: Sequence[str] = ()
     """The namespace of each of the `keys`, where the state is in namespaces."""
     values: Sequence[Any] = ()
@@ -259,7 +261,9 @@ class KeyedColumns:
     key_of: Callable[[bytes], Any] = bytes
     """Function that returns one of the `keys` as `ctx.key` has it."""
     entries: Sequence[Mapping[Any, Any]] = ()
-    """Entries of the function's map of each key before the records, in order of their names, if it has a map."""
+    """Entries of the function's map of each key before the records, in order of their names, if it `reads_entries`."""
+    read_entries: Callable[[Sequence[tuple[int, Any]]], list[Any]] = _nothing
+    """Function that returns entries of the function's map before the records, each of one of the `keys`, given by its place there, and a name."""
     read: Callable[[Sequence[tuple[int, str]]], list[Any]] = _nothing
     """Function that returns further values of the state, each for one of the `keys`, given by its place there, in a namespace."""
 
@@ -271,7 +275,7 @@ class EmittedColumns:
     rows: pa.Int64Array
     """For each result, the place of the record, or of the timer, that it belongs to."""
     indices: pa.Int32Array
-    """For each result, its number among those of the same record or timer: 0 or 1."""
+    """For each result, its number among those of the same record or timer, from 0 on."""
     timestamps: pa.Int64Array
     kinds: pa.Int32Array
     records: pa.StructArray
@@ -362,6 +366,8 @@ class ColumnResults:
     others: Iterable[ChangedValue] = ()
     timestamps: Sequence[int | None] | None = None
     """Event time of the last record that wrote each value (ms), None if none of these has. If left out: that of the key's last record."""
+    left: npt.NDArray[np.bool_] | None = None
+    """For each of the `keys`, whether its records have to be processed one by one: the results change and emit nothing of it. None if none has to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,9 +379,9 @@ class FiredColumns:
 
 
 class ColumnFunction(abc.ABC):
-    """A keyed function with one state of single values, at most one map outside of namespaces, and without side outputs, that also takes columns.
+    """A keyed function with one state of single values, and at most one map outside of namespaces, that also takes columns.
 
-    The engine gives it columns where no record is held and state is accessed asynchronously. `values` are those that have not expired
+    Records that are taken as columns emit nothing to side outputs. The engine gives it columns where no record is held and state is accessed asynchronously. `values` are those that have not expired
     before the key's first record; no other state may have a TTL, and each value that is set begins its lifetime anew. State and
     output must be those of `process`, or of `process_bundle`, for the same records. Timers fire behind all records, also
     those of watermarks between them.
@@ -404,6 +410,11 @@ class ColumnFunction(abc.ABC):
     @abc.abstractmethod
     def process_columns(self, columns: KeyedColumns, /) -> ColumnResults | None:
         """Return the results of the records; None if they have to be processed one by one. Changes nothing."""
+
+    @property
+    def reads_entries(self) -> bool:
+        """Return whether columns need all entries of the function's map; if not, `read_entries` reads those that matter. By default they do."""
+        return True
 
     @property
     def fires_columns(self) -> bool:

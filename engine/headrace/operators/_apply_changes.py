@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import string
 import types
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -27,13 +26,15 @@ from headrace.api.options import ChangeRules
 from headrace.api.records import Struct
 from headrace.api.states import BroadcastState, MapState, ValueState
 from headrace.operators._change_events import ChangeEvents
-from headrace.operators._event_time import LAST_TIME, shown_length
+from headrace.operators._event_links import EventLinks, emit_rows, end_of, row_of
+from headrace.operators._event_time import shown_length
 from headrace.operators._ranking import Timed, emit_update
 from headrace.operators._value_types import are_equal
 
 if TYPE_CHECKING:
     from headrace.operators._current_row_columns import CurrentRowColumns
     from headrace.operators._running_fields import Flags
+    from headrace.operators._version_columns import VersionColumns
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
@@ -109,8 +110,9 @@ class _AppliedChanges(KeyedFunction, OperatorFunction):
 
     def _forget_after(self, at: int, length: int | None, ctx: Context) -> None:
         """Register a timer at the end of a length of event time, unless it lasts for ever."""
-        if length is not None and at + length <= LAST_TIME:
-            ctx.timers.register_event_time(at + length)
+        end = end_of(at, length)
+        if end is not None:
+            ctx.timers.register_event_time(end)
 
     def _is_forgotten(self, event: Any, at: int) -> bool:
         """Return whether a key's last event is a deletion that needs no longer be known at a time (ms)."""
@@ -219,7 +221,7 @@ class CurrentRowsFunction(_AppliedChanges, ColumnFunction):
         return {**super().described(), "state_kept": "the last event of each key"}
 
 
-class HistoryFunction(_AppliedChanges, VersionedFunction):
+class HistoryFunction(_AppliedChanges, VersionedFunction, ColumnFunction):
     """Rows of each key that all its events make in the order of their sequence, in whatever order they come.
 
     `events` holds the events of a key by the sort text of their sequence, and each knows the one `before` it; `latest` is the text
@@ -228,6 +230,7 @@ class HistoryFunction(_AppliedChanges, VersionedFunction):
     """
 
     LATE = "late"
+    reads_entries = False
 
     latest: ValueState[str]
     events: MapState[str, Any]
@@ -236,6 +239,7 @@ class HistoryFunction(_AppliedChanges, VersionedFunction):
         """Take the type of a stored event."""
         super().__init__(events)
         self._event = event
+        self._links = EventLinks(events)
         self.has_row_of_each_key = not events.rules.has_versions
 
     def unique_keys(self, fields: tuple[str, ...], taken: StreamChanges, /) -> tuple[tuple[str, ...], ...]:
@@ -264,6 +268,21 @@ class HistoryFunction(_AppliedChanges, VersionedFunction):
         if truncate is not None:
             await self._truncate(*truncate, ctx)
 
+    @cached_property
+    def _columns(self) -> VersionColumns:
+        from headrace.operators._version_columns import VersionColumns
+
+        return VersionColumns(self._events, self._event)
+
+    @property
+    def takes_columns(self) -> bool:
+        """Return whether columns can order the events and compare the rows. A truncate visits keys between two events."""
+        return self.truncates is None and self._columns.is_complete
+
+    def process_columns(self, columns: KeyedColumns, /) -> ColumnResults | None:
+        """Return the results of the events of keys that keep their order; None if all have to be processed one by one."""
+        return self._columns.results(columns)
+
     def process_broadcast(self, record: Any, ctx: BroadcastContext, /) -> None:
         """Remember a truncate, and visit the keys. An equal sequence is that of the same truncate again."""
         order = self._events.order_of(record, ctx)
@@ -284,7 +303,7 @@ class HistoryFunction(_AppliedChanges, VersionedFunction):
         walk, replaced = await self._behind(order, ctx), None
         if walk is not None and walk.place == order and walk.before.record is not None:
             replaced = walk.before
-            walk = None if self._is_final(replaced, ctx) else await self._around(replaced, walk.later)
+            walk = None if self._links.is_final(replaced, ctx.watermark) else await self._around(replaced, walk.later)
         if walk is None:
             ctx.count_too_late(dropped=True)
             return
@@ -300,15 +319,12 @@ class HistoryFunction(_AppliedChanges, VersionedFunction):
         place, before, later = walk
         known = [] if before is None else [before]
         former = known if replaced is None else [*known, replaced]
-        new = self._linked(event, place, before)
-        behind = self._relinked(new, order, later)
+        new = self._links.linked(event, place, before)
+        behind = self._links.relinked(new, order, later)
         await self._store(order, new, later, behind)
-        self._emit(ctx, self._rows([*former, *(event for _, event in later)]), self._rows([*known, new, *behind]))
-        self._forget_later(new, ctx, is_last=not later)
-
-    def _is_final(self, event: Any, ctx: Context) -> bool:
-        """Return whether an event can change no more, and so none before it."""
-        return self._rules.corrections is not None and bool(event.at <= ctx.watermark - self._rules.corrections)
+        emit_rows(ctx, self._rows([*former, *(event for _, event in later)]), self._rows([*known, new, *behind]))
+        for end in self._links.timers(new, is_last=not later):
+            ctx.timers.register_event_time(end)
 
     async def _around(self, event: Any, later: list[tuple[str, Any]]) -> Walk | None:
         """Return the events around the place of a stored one. None if that part is closed."""
@@ -323,34 +339,13 @@ class HistoryFunction(_AppliedChanges, VersionedFunction):
             event = await self.events.get(place)
             if event is None or place <= order:
                 break
-            if self._is_final(event, ctx):
+            if self._links.is_final(event, ctx.watermark):
                 return None
             later.append((place, event))
             place, event = event.before, None
         if place is not None and event is None:
             return None  # it was removed, with all before it
         return Walk(place, event, later[::-1])
-
-    def _linked(self, event: Any, place: str | None, before: Any) -> Any:
-        """Return an event with what it takes from the event before it, whose text is `place`."""
-        if event.record is None:
-            return msgspec.structs.replace(event, before=place, row=None, begins=None)
-        continued = before is not None and before.record is not None
-        row = self._events.filled(event.record, _row(before)) if continued else event.record
-        is_filled = row is not event.record
-        begins, began = event.sequence, event.at
-        if continued and not self._events.opens_version(row, _row(before)):
-            begins, began = before.begins, before.began
-        return msgspec.structs.replace(event, before=place, row=row if is_filled else None, begins=begins, began=began)
-
-    def _relinked(self, event: Any, place: str, later: Iterable[tuple[str, Any]]) -> list[Any]:
-        """Return the events behind a new one, with what they take from those before them."""
-        linked = []
-        for order, other in later:
-            event = self._linked(other, place, event)
-            place = order
-            linked.append(event)
-        return linked
 
     async def _store(self, order: str, new: Any, later: Sequence[tuple[str, Any]], linked: Sequence[Any]) -> None:
         await self.events.put(order, new)
@@ -363,25 +358,11 @@ class HistoryFunction(_AppliedChanges, VersionedFunction):
     # --------------------------------------------------------------------------------------------------------- rows
 
     def _rows(self, events: Sequence[Any]) -> dict[Any, Timed]:
-        """Return the rows of successive events, the last ones of their key, by what tells them apart, with their event times (ms).
-
-        A version has the event time of the event that opened it.
-        """
-        if not self._rules.has_versions:
-            last = events[-1] if events else None
-            return {} if last is None or last.record is None else {None: (self._events.row(_row(last)), last.began)}
-        rows = {}
-        for event, following in zip_longest(events, events[1:]):
-            goes_on = following is not None and following.begins == event.begins
-            if event.record is not None and not goes_on:
-                ends = None if following is None else following.sequence
-                rows[event.begins] = (self._events.version(_row(event), event.begins, ends), event.began)
-        return rows
-
-    @staticmethod
-    def _emit(ctx: Context, before: dict[Any, Timed], after: dict[Any, Timed]) -> None:
-        for begins in [*before, *(begins for begins in after if begins not in before)]:
-            emit_update(ctx, before.get(begins), after.get(begins))
+        """Return the rows of successive events, the last ones of their key, by what tells them apart, with their event times (ms)."""
+        if self._rules.has_versions:
+            return self._links.versions(events)
+        last = events[-1] if events else None
+        return {} if last is None or last.record is None else {None: (self._events.row(row_of(last)), last.began)}
 
     def told(self, stored: Mapping[str, Any], truncates: Collection[str]) -> list[ToldEvent]:
         """Return what the stored events of a key did, in the order of their places."""
@@ -389,7 +370,7 @@ class HistoryFunction(_AppliedChanges, VersionedFunction):
             ToldEvent(
                 place,
                 self._did(event, is_truncate=place in truncates),
-                None if event.record is None else self._events.values(_row(event)),
+                None if event.record is None else self._events.values(row_of(event)),
             )
             for place, event in sorted(stored.items())
         ]
@@ -408,14 +389,6 @@ class HistoryFunction(_AppliedChanges, VersionedFunction):
         return text == place and (stored.record is None or are_equal(record, stored.record))
 
     # --------------------------------------------------------------------------------------------------- forgetting
-
-    def _forget_later(self, event: Any, ctx: Context, *, is_last: bool) -> None:
-        """Register the timers that free an event: one for all events of a key in a length of `corrections`."""
-        length = self._rules.corrections
-        if length is not None:
-            self._forget_after(event.at - event.at % length, 2 * length, ctx)
-        if event.record is None and is_last:
-            self._forget_after(event.at, self._rules.tombstones, ctx)
 
     async def on_timer(self, timestamp: int, _ctx: Context, /) -> None:
         """Forget a deleted key, or the events before the last one that no event can come before any more."""
@@ -474,11 +447,6 @@ class Walk(NamedTuple):
     place: str | None
     before: Any
     later: list[tuple[str, Any]]
-
-
-def _row(event: Any) -> Any:
-    """Return the record of an event, with the values that it takes from events before it."""
-    return event.record if event.row is None else event.row
 
 
 def _shown(length: int | None) -> str:

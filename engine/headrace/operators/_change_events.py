@@ -66,9 +66,10 @@ class ChangeEvents:
         if isinstance(rules.deletes, tuple):
             name, value = rules.deletes
             self.deleting = name, _value_of(takes, name, value, "deletes")
-        self._bounds = {field.name: mark for field in msgspec.structs.fields(gives) if (mark := self._mark(field))}
-        self.copied = [name for name in gives.__struct_fields__ if name not in self._bounds]
+        self.bounds = {field.name: mark for field in msgspec.structs.fields(gives) if (mark := self._mark(field))}
+        self.copied = [name for name in gives.__struct_fields__ if name not in self.bounds]
         self._check_bounds()
+        self._places = [(name, str(mark.field), isinstance(mark, ValidFrom)) for name, mark in self.bounds.items()]
         self._tracked = self._tracking()
         taken = {*rules.key, *rules.sequence_by}
         self._filled = [name for name in self.copied if name not in taken] if rules.ignore_nulls else []
@@ -106,7 +107,7 @@ class ChangeEvents:
 
     def _check_bounds(self) -> None:
         """Refuse rows that cannot tell versions apart, bounds of rows without versions, and rows without their key."""
-        bounds = {type(mark) for mark in self._bounds.values()}
+        bounds = {type(mark) for mark in self.bounds.values()}
         if self.rules.has_versions and bounds != {ValidFrom, ValidTo}:
             msg = (
                 f"History.SCD2 gives a row for each version: {self.gives.__name__} needs the fields '{VALID_FROM}' and '{VALID_TO}', "
@@ -114,7 +115,7 @@ class ChangeEvents:
             )
             raise ValueError(msg)
         if bounds and not self.rules.has_versions:
-            msg = f"{', '.join(self._bounds)} of {self.gives.__name__}: a row of History.SCD1 has no versions; give History.SCD2"
+            msg = f"{', '.join(self.bounds)} of {self.gives.__name__}: a row of History.SCD1 has no versions; give History.SCD2"
             raise ValueError(msg)
         if missing := [name for name in self.rules.key if name not in self.copied]:
             msg = f"{self.gives.__name__} has no field {', '.join(missing)}: a row needs its key"
@@ -134,7 +135,7 @@ class ChangeEvents:
     @property
     def columns(self) -> dict[str, Reads]:
         """Return what each field of a row reads."""
-        bounds = {name: fields_read([mark.field or ""], Kind.TRANSFORMATION) for name, mark in self._bounds.items()}
+        bounds = {name: fields_read([mark.field or ""], Kind.TRANSFORMATION) for name, mark in self.bounds.items()}
         return copied(self.copied) | bounds
 
     @property
@@ -151,7 +152,7 @@ class ChangeEvents:
 
     def key_of_versions(self) -> tuple[str, ...]:
         """Return the fields that tell the versions of a key apart; none if they do not hold all fields of the sequence."""
-        begins = {mark.field: name for name, mark in self._bounds.items() if isinstance(mark, ValidFrom)}
+        begins = {mark.field: name for name, mark in self.bounds.items() if isinstance(mark, ValidFrom)}
         return tuple(begins.values()) if {*begins} >= {*self.rules.sequence_by} else ()
 
     # ------------------------------------------------------------------------------------------------------- events
@@ -223,17 +224,15 @@ class ChangeEvents:
 
     def version(self, record: Any, begins: Any, ends: Any) -> Any:
         """Return the row of a version, from one place of the sequence to another one, or None."""
-        bounds = {name: _bound(mark, begins, ends) for name, mark in self._bounds.items()}
-        return self.gives(**self.values(record), **bounds)
+        values = self.values(record)
+        for name, field, is_begin in self._places:
+            place = begins if is_begin else ends
+            values[name] = None if place is None else getattr(place, field)
+        return self.gives(**values)
 
     def values(self, record: Any) -> dict[str, Any]:
         """Return the fields that a row takes from a record."""
         return {name: getattr(record, name) for name in self.copied}
-
-
-def _bound(mark: ValidFrom | ValidTo, begins: Any, ends: Any) -> Any:
-    place = begins if isinstance(mark, ValidFrom) else ends
-    return None if place is None else getattr(place, str(mark.field))
 
 
 def _value_of(takes: type[Struct], name: str, value: Any, argument: str) -> Any:

@@ -100,6 +100,11 @@ def _integer(value: int, shown: str) -> str:
     return f"{value + _TOP_BIT:016x}"
 
 
+def whole_number_texts(numbers: Iterable[int]) -> list[str]:
+    """Return the sort texts of whole numbers of 64 bits, none of which is null."""
+    return [f"{_VALUE}{number + _TOP_BIT:016x}" for number in numbers]
+
+
 def whole_numbers_of(text: str) -> list[int]:
     """Return the numbers of a text that consists of sort texts of whole numbers."""
     size = len(_VALUE) + 16

@@ -111,6 +111,9 @@ class ColumnWork:
             return None
         keys, results = processed
         emitted = results.emitted
+        if results.left is not None:
+            is_left = pa.array(results.left[columns.key_numbers.to_numpy()])
+            left = _in_order([*left, rows.filter(is_left)])
         if emitted is not None:
             return Taken(placed(emitted, rows["order"], self._output), left)
         return Taken(self._fired(function, keys, results.due, left) if are_all else None, left)
@@ -127,7 +130,7 @@ class ColumnWork:
 
     def _process(self, columns: KeyedColumns, function: ColumnFunction) -> tuple[Sequence[bytes], ColumnResults] | None:
         """Set the state of the function and its timers; return keys and results; None if the records have to be processed one by one."""
-        store, given = self._store(SingleStore), self._with_entries(columns)
+        store, given = self._store(SingleStore), self._with_entries(columns, function)
         taken = None if given is None else function.in_namespaces(given)
         if store is None or taken is None or len(taken.keys) > store.cache_limit:
             return None
@@ -150,6 +153,8 @@ class ColumnWork:
                 store.set_values([within(keys[key], namespace)], [value], [timestamp])
             self._change(columns.keys, results)
             late = columns.timestamps.to_numpy() <= columns.watermarks
+            if results.left is not None:
+                late = late[~results.left[columns.key_numbers.to_numpy()]]
             self.process.count(len(late), int(late.sum()))
         return None if results is None else (keys, results)
 
@@ -172,19 +177,21 @@ class ColumnWork:
         """Return the function's store of a kind."""
         return next((store for store in self.process.stores if isinstance(store, kind)), None)
 
-    def _with_entries(self, columns: KeyedColumns) -> KeyedColumns | None:
-        """Return the columns with the entries of the function's map; None where these cannot be read together."""
-        maps = self._store(MapStore)
+    def _with_entries(self, columns: KeyedColumns, function: ColumnFunction) -> KeyedColumns | None:
+        """Return the columns with what the function reads of its map; None where its entries cannot be read together."""
+        maps, keys = self._store(MapStore), columns.keys
         if maps is None:
             return columns
+        if not function.reads_entries:
+            read = maps.entries_at
+            return replace(columns, read_entries=lambda places: read([(keys[key], name) for key, name in places]))
         return replace(columns, entries=maps.entries_of(columns.keys)) if maps.reads_together(columns.keys) else None
 
     def _change(self, keys: Sequence[bytes], results: ColumnResults) -> None:
         """Change the function's map and its timers, and emit what timers emit."""
         maps, timers = self._store(MapStore), self.process.timers
         if maps is not None:
-            for key, name, value, timestamp in results.entries:
-                maps.set_entry(keys[key], name, value, timestamp)
+            maps.set_entries(keys, results.entries)
         for changed, change in ((results.deleted_timers, timers.delete), (results.timers, timers.register)):
             for timer in changed:
                 change(Timer(timer.timestamp, keys[timer.key], namespace=timer.namespace))
@@ -203,6 +210,7 @@ class ColumnWork:
             keys=keys.dictionary.to_pylist(),
             key_numbers=keys.indices,
             result_type=struct_type(self._output),
+            results_of=lambda records: to_struct_array(records, self._output),
             last_watermark=max(self.watermarks).timestamp if are_all and self.watermarks else None,
             key_of=decode_key,
         )
@@ -252,6 +260,12 @@ def _last_times(columns: KeyedColumns) -> list[int]:
     numbers = columns.key_numbers.to_numpy()
     last[numbers] = np.arange(len(numbers))  # of equal numbers, the last one stays
     return cast("list[int]", columns.timestamps.take(pa.array(last)).to_pylist())
+
+
+def _in_order(parts: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return the rows of several parts in arrival order, in batches of as many as become records at once."""
+    rows = pa.concat_batches(parts)
+    return _batches(rows.take(pc.sort_indices(rows["order"])))
 
 
 def _batches(rows: pa.RecordBatch) -> list[pa.RecordBatch]:

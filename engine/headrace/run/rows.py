@@ -81,7 +81,8 @@ class ColumnarRows:
 
 def placed(results: EmittedColumns, causes: pa.BinaryArray, record: type[msgspec.Struct]) -> ColumnarRows:
     """Return results with their places in the order, as `collect` gives them. `causes` are the places of what they belong to."""
-    ends = pa.array([output_order(b"", index) for index in (0, 1)], pa.binary()).take(results.indices)
+    most = pc.max(results.indices).as_py() or 0
+    ends = pa.array([output_order(b"", index) for index in range(most + 1)], pa.binary()).take(results.indices)
     places = pc.binary_join_element_wise(causes.take(results.rows), ends, pa.scalar(b""))
     return ColumnarRows(record, places, results.timestamps, results.kinds, results.records)
 

@@ -13,6 +13,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar, cast
 
+from headrace.api.batches import ChangedEntry
 from headrace.api.future import StateFuture
 from headrace.api.records import check_namespace, checked_namespaces
 from headrace.api.states import ListState, MapState, StateIterator
@@ -56,13 +57,27 @@ class MapStore(GroupStore):
             maps.append({decode(name): cell.value for name, cell in sorted(by_name.items()) if cell.value is not None})
         return maps
 
-    def set_entry(self, key: bytes, name: Any, value: Any, timestamp: int | None) -> None:
-        """Set an entry of a map that `entries_of` has returned; None removes it. It is stamped with an event time (ms); None keeps the one that it has."""
-        cells, encoded = self.group(key, ""), self.keys.encode(name)
-        cell = cells.by_name.get(encoded) or cells.blank(encoded)
-        cell.value, cell.own_ttl, cell.dirty = value, 0, True
-        if timestamp is not None:
-            cell.stamp = timestamp
+    def entries_at(self, places: Sequence[tuple[bytes, Any]]) -> list[Any]:
+        """Return the values of some keys' entries outside of namespaces, given by their names, for a state without TTL; None for one that is not there."""
+        known = [(self.group(key, ""), self.keys.encode(name)) for key, name in places]
+        unread = [(cells, name) for cells, name in known if name not in cells.by_name and not cells.at_hand]
+        stored = self._backend.get_many([cells.prefix + name for cells, name in unread])
+        for (cells, name), value in zip(unread, stored, strict=True):
+            self.load(cells, name, value)
+        found = (cells.by_name.get(name) for cells, name in known)
+        return [None if cell is None else cell.value for cell in found]
+
+    def set_entries(self, keys: Sequence[bytes], entries: Iterable[ChangedEntry]) -> None:
+        """Set entries of the maps of some keys; one that is removed has been read. Each is stamped with an event time (ms); None keeps the one that it has."""
+        encode, last, cells = self.keys.encode, -1, None
+        for key, name, value, timestamp in entries:
+            if cells is None or key != last:
+                last, cells = key, self.group(keys[key], "")
+            encoded = encode(name)
+            cell = cells.by_name.get(encoded) or cells.blank(encoded)
+            cell.value, cell.own_ttl, cell.dirty = value, 0, True
+            if timestamp is not None:
+                cell.stamp = timestamp
 
     def put_one(self, cells: Cells, name: bytes, value: Any, own_ttl: int) -> StateFuture[None]:
         """Write an entry; a cached one at once."""

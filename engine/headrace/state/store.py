@@ -510,7 +510,6 @@ class StateStore:
         """
         encode, change = self._codec.encode, self._change
         for cells in self.groups():
-            self._read_unread_removals(cells)
             for name, cell in cells.by_name.items():
                 value = cell.value
                 if last and value is not None:
@@ -519,7 +518,10 @@ class StateStore:
                     continue
                 if value is not None:
                     yield change(cells, name, encode(value), cell)
-                elif cell.stored and not cells.cleared:
+                    continue
+                if cell.stored is None and not cells.cleared:
+                    self._read_unread_removals(cells)
+                if cell.stored and not cells.cleared:
                     yield change(cells, name, None, cell)
             if cells.cleared:
                 yield from self._cleared(cells)
@@ -527,8 +529,6 @@ class StateStore:
     def _read_unread_removals(self, cells: Cells) -> None:
         """Read entries that were removed unread: only an existing one is removed."""
         unknown = [name for name, cell in cells.by_name.items() if cell.stored is None and cell.value is None]
-        if not unknown or cells.cleared:
-            return
         stored = self._backend.get_many([cells.prefix + name for name in unknown])
         for name, value in zip(unknown, stored, strict=True):
             cells.by_name[name].stored = value is not None

@@ -6,7 +6,7 @@ Records of a keyed function that takes all of them at once, as columns.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter, methodcaller
@@ -20,6 +20,7 @@ from headrace import crash_points
 from headrace.api.batches import ColumnFunction, ColumnResults, KeyedColumns, TimerColumns
 from headrace.api.functions import KeyedBroadcastFunction
 from headrace.api.graph import AsyncWait, Process, UpsertMaterialize
+from headrace.api.key_events import EventFunction
 from headrace.api.types import output_type
 from headrace.errors import EngineBug
 from headrace.execution.broadcast import is_broadcast
@@ -42,6 +43,7 @@ from headrace.records.record_columns import struct_type, to_struct_array
 from headrace.run.async_stage import AsyncStage
 from headrace.run.backend import TaskBackend, open_backend
 from headrace.run.flow import laid
+from headrace.run.key_events import EventWork
 from headrace.run.materializer_stage import MaterializerWork, Needed, needed_rows
 from headrace.run.messages import KeyedTask, TaskReport
 from headrace.run.output import TaskOutput, columnar
@@ -84,6 +86,8 @@ class ColumnWork:
         together. Empties the list: else all records are there twice.
         """
         function = self.operator.function
+        if isinstance(function, EventFunction):
+            return Taken(None, self._behind_events(function, batches) if are_all and self.watermarks else batches)
         if not isinstance(function, ColumnFunction):
             return Taken(None, batches)
         if not batches:
@@ -113,6 +117,34 @@ class ColumnWork:
         if emitted is not None:
             return Taken(placed(emitted, rows["order"], self._output), left)
         return Taken(self._fired(function, keys, results.due, left) if are_all else None, left)
+
+    def _behind_events(self, function: EventFunction, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """Process all records and timers together, but for those of some keys; return the records of these."""
+        try:
+            rows = pa.concat_batches(batches) if batches else None
+        except pa.ArrowInvalid:  # as in `run`
+            return batches
+        singly = set[bytes]() if rows is None else self._single_keys(function, self._columns(rows, are_all=True))
+        taken, left = ([], []) if rows is None else _divided(rows, singly)
+        work = EventWork(self.process, function, sorted(self.watermarks), self._before)
+        behind = work.run((elements_of(batch, self.takes) for batch in taken), singly)
+        if behind is None or rows is None:
+            return batches
+        batches.clear()
+        return _divided(rows, singly | behind)[1] if behind else left
+
+    @staticmethod
+    def _single_keys(function: EventFunction, columns: KeyedColumns) -> set[bytes]:
+        """Return the keys whose records have to come one by one."""
+        singly = function.taken_singly(columns)
+        return (
+            set() if singly is None else {key for key, is_single in zip(columns.keys, singly, strict=True) if is_single}
+        )
+
+    @property
+    def _before(self) -> int:
+        """Return the last watermark before the records (ms)."""
+        return NO_WATERMARK if self.watermark is None else self.watermark
 
     def _fired(
         self, function: ColumnFunction, keys: Sequence[bytes], due: TimerColumns | None, left: Iterable[pa.RecordBatch]
@@ -208,7 +240,7 @@ class ColumnWork:
 
     def _watermarks_before(self, orders: pa.BinaryArray) -> Times:
         """Return the last watermark before each record."""
-        watermark, start = NO_WATERMARK if self.watermark is None else self.watermark, 0
+        watermark, start = self._before, 0
         before = np.full(len(orders), watermark)
         for mark in sorted(self.watermarks):
             effects, end = (
@@ -251,6 +283,14 @@ def _last_times(columns: KeyedColumns) -> list[int]:
     numbers = columns.key_numbers.to_numpy()
     last[numbers] = np.arange(len(numbers))  # of equal numbers, the last one stays
     return cast("list[int]", columns.timestamps.take(pa.array(last)).to_pylist())
+
+
+def _divided(rows: pa.RecordBatch, keys: Collection[bytes]) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
+    """Return the rows of other keys, and those of some keys."""
+    if not keys:
+        return _batches(rows), []
+    is_left = pc.is_in(rows["key"], pa.array(keys, rows["key"].type))
+    return _batches(rows.filter(pc.invert(is_left))), _batches(rows.filter(is_left))
 
 
 def _batches(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -393,7 +433,7 @@ class _Work:
         """Return whether records may be processed as columns: none waits or is held, and state is accessed asynchronously."""
         function, task = operator.function, self.task
         return (
-            isinstance(function, ColumnFunction)
+            isinstance(function, ColumnFunction | EventFunction)
             and task.async_state.enabled
             and task.cut is None
             and function.takes_columns

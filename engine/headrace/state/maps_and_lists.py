@@ -13,6 +13,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar, cast
 
+from headrace.api.batches import BundledRecord
 from headrace.api.future import StateFuture
 from headrace.api.records import check_namespace, checked_namespaces
 from headrace.api.states import ListState, MapState, StateIterator
@@ -55,6 +56,17 @@ class MapStore(GroupStore):
             by_name = self.group(key, "").by_name
             maps.append({decode(name): cell.value for name, cell in sorted(by_name.items()) if cell.value is not None})
         return maps
+
+    def entries_at(self, places: Sequence[tuple[bytes, Any]]) -> list[Any]:
+        """Return the values of entries outside of namespaces, given by key and name, for a state without TTL; None for no entry."""
+        encode = self.keys.encode
+        asked = [(self.group(key, ""), encode(name)) for key, name in places]
+        unread = [(cells, name) for cells, name in asked if name not in cells.by_name and not cells.at_hand]
+        stored = self._backend.get_many([cells.prefix + name for cells, name in unread])
+        for (cells, name), value in zip(unread, stored, strict=True):
+            self.load(cells, name, value)
+        found = (cells.by_name.get(name) for cells, name in asked)
+        return [None if cell is None else cell.value for cell in found]
 
     def set_entry(self, key: bytes, name: Any, value: Any, timestamp: int | None) -> None:
         """Set an entry of a map that `entries_of` has returned; None removes it. It is stamped with an event time (ms); None keeps the one that it has."""
@@ -162,6 +174,22 @@ class ListStore(GroupStore):
             raise ValueError(msg)
         return elements
 
+    def lists_at(self, places: Sequence[tuple[bytes, str]]) -> list[list[Any]]:
+        """Return the elements of lists, given by key and namespace, for a state without TTL."""
+        groups = [self.group(*place) for place in places]
+        self.read_all(groups)
+        return [cells.values() for cells in groups]
+
+    def add_of(self, record: BundledRecord, key: bytes, namespace: str, value: Any) -> None:
+        """Add the first element that a record of a key adds, for a state without TTL."""
+        cells, name = self.group(key, namespace), _id_at(output_order(record.order, 0))
+        cell = cells.by_name.get(name) or cells.blank(name)
+        cell.value, cell.stamp, cell.own_ttl, cell.dirty = value, record.timestamp, 0, True
+
+    def clear_at(self, key: bytes, namespace: str) -> None:
+        """Remove all elements that `lists_at` has returned for a key and a namespace."""
+        self.group(key, namespace).clear()
+
     def add(self, cells: Cells, elements: Sequence[tuple[bytes, Any]], own_ttl: int) -> StateFuture[None]:
         """Append elements."""
         return cast("StateFuture[None]", self._act(partial(self._set_all, cells, elements, own_ttl)))
@@ -238,4 +266,8 @@ class ListHandle(GroupHandle, ListState[V]):
 def _next_id(access: Access) -> bytes:
     place = output_order(access.order, access.index)
     access.index += 1
+    return _id_at(place)
+
+
+def _id_at(place: bytes) -> bytes:
     return b'"%b"' % place.hex().encode()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.api.batches import BundledRecord, KeyedColumns
 from headrace.api.records import RowKind
@@ -38,8 +38,8 @@ class MapsOfKeys(Protocol):
         """Return the values of entries, given by key and name; None for no entry."""
         ...
 
-    def set_entry(self, key: bytes, name: Any, value: Any, timestamp: int | None) -> None:
-        """Set an entry, written at an event time (ms); None removes it."""
+    def set_entries(self, key: bytes, entries: Iterable[tuple[Any, Any, int | None]]) -> None:
+        """Set entries of a key: the name, the value and the event time (ms) of each; a value of None removes it."""
         ...
 
 
@@ -59,19 +59,11 @@ class ListsOfKeys(Protocol):
         ...
 
 
-class KeyTimer(NamedTuple):
-    """Timer of event time of a key: its time (ms), and its namespace."""
+KeyTimer = tuple[int, str]
+"""Timer of event time of a key: its time (ms), and its namespace."""
 
-    timestamp: int
-    namespace: str
-
-
-class TimerResults(NamedTuple):
-    """Records that a timer of a key emits: the kind, the event time (ms) and the record of each, in the order of `collect`."""
-
-    key: bytes
-    timer: KeyTimer
-    records: Sequence[tuple[RowKind, int, Any]]
+TimerResults = tuple[bytes, KeyTimer, Sequence[tuple[RowKind, int, Any]]]
+"""What a timer of a key emits: the kind, the event time (ms) and the record of each, in the order of `collect`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +94,9 @@ class EventResults:
     """Keys whose records and timers have to be processed one by one, and of which no state was set."""
     emitted: list[TimerResults] = field(default_factory=list)
     registered: list[tuple[bytes, KeyTimer]] = field(default_factory=list)
-    """Timers that records register, and that no watermark of the micro-batch fires."""
+    """Timers that records register, and that no watermark of the micro-batch fires. They may be stored."""
+    first: list[tuple[bytes, KeyTimer]] = field(default_factory=list)
+    """Further ones that are not stored."""
     unregistered: int = 0
     """Number of timers that records register, and that fire: they are never stored."""
 

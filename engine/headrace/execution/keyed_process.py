@@ -55,7 +55,7 @@ from headrace.execution.requests import AsyncExecutor
 from headrace.execution.statistics import KeyedProcessStatistics
 from headrace.interrupts import is_interrupt
 from headrace.options import AsyncStateOptions, KeyOrder
-from headrace.records.order import caused_at, output_order, timer_order, timers_begin, visit_order
+from headrace.records.order import caused_at, outputs_of_timer, timer_order, timers_begin, visit_order
 from headrace.state.backend import EntryChange, StateBackend, within
 from headrace.state.broadcast import BROADCAST_KEY, BroadcastStore
 from headrace.state.cleanup import CLEANUP_DOMAINS, TtlCleanup
@@ -413,9 +413,9 @@ class KeyedProcess:
         for key_json, (timestamp, namespace), records in emitted:
             order = watermarks[bisect.bisect_left(times, timestamp)].order
             place = timer_order(order, timestamp, key_json, stage, namespace)
-            for index, (kind, at, record) in enumerate(records):
+            for output, (kind, at, record) in zip(outputs_of_timer(place, len(records)), records, strict=True):
                 taken = record if type(record) is outputs.type else outputs.taken(record, kind)
-                outputs.main.append(make_emitted((output_order(place, index), at, kind, taken)))
+                outputs.main.append(make_emitted((output, at, kind, taken)))
 
     def process(self, element: Element) -> None:
         """Process one element, which follows all earlier ones in arrival order."""

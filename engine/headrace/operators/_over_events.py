@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from headrace.api.batches import BundledRecord, KeyedColumns
 from headrace.api.key_events import EventResults, KeyEvents, KeyTimer, TimerResults
@@ -23,6 +23,9 @@ from headrace.operators._column_lifetimes import columns_see_end
 from headrace.operators._over_record import Row
 from headrace.operators._over_rows import EmittedRow, Known, OverRows, time_text
 from headrace.operators._running_fields import Flags, NotInColumnsError, keys_with, retractions
+
+V = TypeVar("V")
+W = TypeVar("W")
 
 ROW: Final = "row"
 SETTLE: Final = "settle "
@@ -44,14 +47,16 @@ class Plan(NamedTuple):
     key: bytes
     rows: dict[int, list[Row]]
     """Rows that the watermarks reach, by event time (ms)."""
-    fired: list[tuple[int, str]]
+    fired: list[KeyTimer]
     """Timers that fire, in this order."""
-    stored: list[tuple[int, str]]
+    stored: Collection[KeyTimer]
     """Those of them that were registered before."""
     waiting: list[tuple[BundledRecord, Row]]
     """Records that no watermark reaches."""
     registered: list[KeyTimer]
-    """Timers that do not fire."""
+    """Timers that do not fire, and may be registered already."""
+    first: list[KeyTimer]
+    """Timers that do not fire, and are not registered yet: no row of their time has waited."""
 
     @property
     def has_rows(self) -> bool:
@@ -105,8 +110,10 @@ class KeyRows(abc.ABC):
 
     def store(self, states: OverStates) -> None:
         """Set the state of the key."""
-        for at, written in self._written.items():
-            states.rows.set_entry(self.key, time_text(at), self.rows.get(at), written)
+        rows = self.rows
+        states.rows.set_entries(
+            self.key, [(time_text(at), rows.get(at), written) for at, written in self._written.items()]
+        )
         value, written = self.value()
         if written is not None:
             states.values.set_values([self.key], [value], [written])
@@ -212,49 +219,48 @@ class OverEvents:
 
     def results(self) -> EventResults:
         """Set the state of all keys but those that are left, and return what else becomes of them."""
-        results = EventResults()
-        plans = [plan for key in self.events.keys if (plan := self._plan(key)) is not None]
+        results = EventResults({*self.events.keys})
+        plans = [*_working(self._plan, self.events.keys)]
         stored = self._stored(plans)
         known = self.read(plans, self.states, self.events)
-        done = set()
-        for plan in plans:
-            rows = known.get(plan.key)
-            # One by one, it fails again, and names the record.
-            with contextlib.suppress(Exception):
-                if rows is not None:
-                    results.emitted += self._fired(plan, rows, stored)
-                    self._store(plan, rows)
-                    results.registered += [(plan.key, timer) for timer in plan.registered]
-                    results.unregistered += len(plan.fired) - len(plan.stored)
-                    done.add(plan.key)
-        results.left = {*self.events.keys} - done
+        for plan, rows, emitted in _working(lambda plan: self._fired(plan, known.get(plan.key), stored), plans):
+            self._store(plan, rows)
+            results.left.remove(plan.key)
+            results.emitted += emitted
+            results.registered += [(plan.key, timer) for timer in plan.registered]
+            results.first += [(plan.key, timer) for timer in plan.first]
+            results.unregistered += len(plan.fired) - len(plan.stored)
         return results
 
-    def _plan(self, key: bytes) -> Plan | None:
-        """Return what happens to a key; None if it is to be processed one by one."""
+    def _plan(self, key: bytes) -> Plan:
+        """Return what happens to a key. Raises the errors of `row_of`."""
+        watermark, stay, row_of = self.events.watermark, self.stay, self.row_of
         rows: dict[int, list[Row]] = {}
-        plan = Plan(key, rows, [], sorted(self.events.timers.get(key, ())), [], [])
-        timers = {*plan.stored}
-        with contextlib.suppress(Exception):
-            for record in self.events.records.get(key, ()):
-                at = record.timestamp
-                row = self.row_of(record.record, at)
-                timers.add((at, ROW))
-                if self.stay:
-                    timers.add((at + self.stay, f"{SETTLE}{at}"))
-                if at > self.events.watermark:
-                    plan.waiting.append((record, row))
-                elif at in rows:
-                    rows[at].append(row)
-                else:
-                    rows[at] = [row]
-            for timer in sorted(timers):
-                if timer[0] <= self.events.watermark:
-                    plan.fired.append(timer)
-                else:
-                    plan.registered.append(KeyTimer(*timer))
-            return plan
-        return None
+        stored = self.events.timers.get(key, ())
+        fired, waiting, registered, first = {*stored}, [], set[KeyTimer](), list[KeyTimer]()
+        for record in self.events.records.get(key, ()):
+            at = record.timestamp
+            row = row_of(record.record, at)
+            if at > watermark:
+                waiting.append((record, row))
+                registered.add((at, ROW))
+                if stay:
+                    registered.add((at + stay, f"{SETTLE}{at}"))
+            elif at in rows:
+                rows[at].append(row)
+            else:
+                rows[at] = [row]
+        for at in rows:
+            waited = (at, ROW) in fired
+            fired.add((at, ROW))
+            timer = (at + stay, f"{SETTLE}{at}") if stay else None
+            if timer is not None and at + stay <= watermark:
+                fired.add(timer)
+            elif timer is not None and waited:
+                registered.add(timer)
+            elif timer is not None:
+                first.append(timer)
+        return Plan(key, rows, sorted(fired), stored, waiting, sorted(registered), first)
 
     def _stored(self, plans: Sequence[Plan]) -> dict[tuple[bytes, int], list[Row]]:
         """Return the rows that wait in the state, and that the watermarks reach, by key and event time (ms)."""
@@ -262,20 +268,27 @@ class OverEvents:
         lists = self.states.waiting.lists_at([(key, str(at)) for key, at in places])
         return dict(zip(places, lists, strict=True))
 
-    def _fired(self, plan: Plan, rows: KeyRows, stored: dict[tuple[bytes, int], list[Row]]) -> list[TimerResults]:
+    def _fired(
+        self, plan: Plan, rows: KeyRows | None, stored: dict[tuple[bytes, int], list[Row]]
+    ) -> tuple[Plan, KeyRows, list[TimerResults]]:
         """Let the timers of a key fire, and return what they emit. Raises `NotInColumnsError` for timers that are not of this function."""
-        emitted = []
-        for at, namespace in plan.fired:
+        emitted: list[TimerResults] = []
+        if rows is None:
+            raise NotInColumnsError
+        for timer in plan.fired:
+            at, namespace = timer
             if namespace == ROW:
-                new = [*stored.get((plan.key, at), ()), *plan.rows.get(at, ())]
+                new = plan.rows.get(at, [])
+                if stored and (plan.key, at) in stored:
+                    new = [*stored[plan.key, at], *new]
                 if not new:
                     raise NotInColumnsError
-                emitted.append(TimerResults(plan.key, KeyTimer(at, ROW), rows.append(at, new)))
+                emitted.append((plan.key, timer, rows.append(at, new)))
             elif namespace.startswith(SETTLE):
                 rows.settle(int(namespace[len(SETTLE) :]), at)
             else:
                 raise NotInColumnsError
-        return emitted
+        return plan, rows, emitted
 
     def _store(self, plan: Plan, rows: KeyRows) -> None:
         """Set the state of a key."""
@@ -285,6 +298,16 @@ class OverEvents:
                 self.states.waiting.clear_at(plan.key, str(at))
         for record, row in plan.waiting:
             self.states.waiting.add_of(record, plan.key, str(record.timestamp), row)
+
+
+def _working(function: Callable[[V], W], values: Iterable[V]) -> Iterator[W]:
+    """Yield the results of a function, but where it fails: one by one it fails again, and names the record."""
+    remaining = iter(values)
+    while True:
+        with contextlib.suppress(Exception):
+            for value in remaining:
+                yield function(value)
+            return
 
 
 def late_or_apart(columns: KeyedColumns) -> Flags | None:

@@ -6,7 +6,7 @@ Records of a keyed function that takes all of them at once, as columns.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter, methodcaller
@@ -124,22 +124,11 @@ class ColumnWork:
             rows = pa.concat_batches(batches) if batches else None
         except pa.ArrowInvalid:  # as in `run`
             return batches
-        singly = set[bytes]() if rows is None else self._single_keys(function, self._columns(rows, are_all=True))
-        taken, left = ([], []) if rows is None else _divided(rows, singly)
-        work = EventWork(self.process, function, sorted(self.watermarks), self._before)
-        behind = work.run((elements_of(batch, self.takes) for batch in taken), singly)
-        if behind is None or rows is None:
-            return batches
+        columns = None if rows is None else self._columns(rows, are_all=True)
         batches.clear()
-        return _divided(rows, singly | behind)[1] if behind else left
-
-    @staticmethod
-    def _single_keys(function: EventFunction, columns: KeyedColumns) -> set[bytes]:
-        """Return the keys whose records have to come one by one."""
-        singly = function.taken_singly(columns)
-        return (
-            set() if singly is None else {key for key, is_single in zip(columns.keys, singly, strict=True) if is_single}
-        )
+        work = EventWork(self.process, function, sorted(self.watermarks), self._before, self.takes)
+        left = work.run(rows, columns)
+        return [] if left is None else _batches(left)
 
     @property
     def _before(self) -> int:
@@ -285,14 +274,6 @@ def _last_times(columns: KeyedColumns) -> list[int]:
     return cast("list[int]", columns.timestamps.take(pa.array(last)).to_pylist())
 
 
-def _divided(rows: pa.RecordBatch, keys: Collection[bytes]) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
-    """Return the rows of other keys, and those of some keys."""
-    if not keys:
-        return _batches(rows), []
-    is_left = pc.is_in(rows["key"], pa.array(keys, rows["key"].type))
-    return _batches(rows.filter(pc.invert(is_left))), _batches(rows.filter(is_left))
-
-
 def _batches(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
     """Return rows in batches of as many as become records at once."""
     return [rows.slice(start, ROWS_AT_ONCE) for start in range(0, len(rows), ROWS_AT_ONCE)]
@@ -411,22 +392,26 @@ class _Work:
         """Process records as columns, as many at once as memory allows; return those that have to be processed one by one.
 
         An operator that waits for all records holds them in any case: as columns they need less memory. Timers fire behind all columns,
-        so an operator that has some takes what its memory allows, and the rest as records. Behind records that are left, too, all come one by
-        one: their keys may come again.
+        so an operator that has some takes what its memory allows, and the rest as records; one that takes the events of keys takes all or
+        none. Behind records that are left, too, all come one by one: their keys may come again.
         """
         limit = None if work.process.waits_to_end else self.task.batch.memory_for(_AT_ONCE)
         batches = iter(batches)
-        if limit is None:
-            rows, left = work.run([*batches])
+        part = _part_of(batches, limit)
+        behind = next(batches, None)
+        if behind is None:
+            rows, left = work.run(part)
             if rows is not None:
                 emitted.take(rows)
             return _popped(left)
-        while part := _part_of(batches, limit):
+        batches = chain((behind,), batches)
+        while part:
             rows, left = work.run(part, are_all=False)
             if rows is not None:
                 emitted.take(rows)
             if left or rows is None:
                 return chain(_popped(left), batches)
+            part = _part_of(batches, limit)
         return ()
 
     def _takes_columns(self, operator: Process) -> bool:

@@ -69,12 +69,18 @@ class MapStore(GroupStore):
         return [None if cell is None else cell.value for cell in found]
 
     def set_entry(self, key: bytes, name: Any, value: Any, timestamp: int | None) -> None:
-        """Set an entry of a map that `entries_of` has returned; None removes it. It is stamped with an event time (ms); None keeps the one that it has."""
-        cells, encoded = self.group(key, ""), self.keys.encode(name)
-        cell = cells.by_name.get(encoded) or cells.blank(encoded)
-        cell.value, cell.own_ttl, cell.dirty = value, 0, True
-        if timestamp is not None:
-            cell.stamp = timestamp
+        """Set an entry of a map; None removes it. It is stamped with an event time (ms); None keeps the one that it has."""
+        self.set_entries(key, [(name, value, timestamp)])
+
+    def set_entries(self, key: bytes, entries: Iterable[tuple[Any, Any, int | None]]) -> None:
+        """Set entries of a map, as `set_entry` does: the name, the value and the event time (ms) of each."""
+        cells, encode = self.group(key, ""), self.keys.encode
+        for name, value, timestamp in entries:
+            encoded = encode(name)
+            cell = cells.by_name.get(encoded) or cells.blank(encoded)
+            cell.value, cell.own_ttl, cell.dirty = value, 0, True
+            if timestamp is not None:
+                cell.stamp = timestamp
 
     def put_one(self, cells: Cells, name: bytes, value: Any, own_ttl: int) -> StateFuture[None]:
         """Write an entry; a cached one at once."""

@@ -68,7 +68,7 @@ TimerResults = tuple[bytes, KeyTimer, Sequence[tuple[RowKind, int, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class KeyEvents:
-    """All that happens to keys in a micro-batch, of which no more comes."""
+    """Records and timers of keys in a micro-batch, all that there are."""
 
     keys: Sequence[bytes]
     """Different keys, as JSON: those with records, and those with timers."""
@@ -88,7 +88,7 @@ class KeyEvents:
 
 @dataclass(slots=True)
 class EventResults:
-    """What becomes of keys. Their state is set; the timers that fired are none any more."""
+    """Outcome of the records and timers of keys. Their state is set; timers that fired are none any more."""
 
     left: set[bytes] = field(default_factory=set)
     """Keys whose records and timers have to be processed one by one, and of which no state was set."""

@@ -101,6 +101,8 @@ class EventWork:
         """Process records and timers of some keys; return the keys that are left."""
         process = self.process
         states = {store.name: store for store in process.stores}
+        for store in process.stores:
+            store.make_room()
         events = KeyEvents([*timers], records, timers, self.before, self.watermarks[-1].timestamp, decode_key, states)
         results = self.function.process_events(events)
         left = results.left

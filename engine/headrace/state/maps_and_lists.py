@@ -65,8 +65,8 @@ class MapStore(GroupStore):
         stored = self._backend.get_many([cells.prefix + name for cells, name in unread])
         for (cells, name), value in zip(unread, stored, strict=True):
             self.load(cells, name, value)
-        found = (cells.by_name.get(name) for cells, name in asked)
-        return [None if cell is None else cell.value for cell in found]
+        read = (cells.by_name.get(name) for cells, name in asked)
+        return [None if cell is None else cell.value for cell in read]
 
     def set_entry(self, key: bytes, name: Any, value: Any, timestamp: int | None) -> None:
         """Set an entry of a map; None removes it. It is stamped with an event time (ms); None keeps the one that it has."""

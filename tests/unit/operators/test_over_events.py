@@ -16,7 +16,9 @@ from headrace.operators._over import OverFunction
 from headrace.state.backend import HashMapBackend
 from headrace.state.rocksdb import RocksDbBackend
 from headrace.testing import PipelineHarness
-from tests.unit.operators.test_group_columns import Sale
+from tests.unit.operators.test_expiring_columns import ONE_BY_ONE
+from tests.unit.operators.test_group_columns import SALES as MANY_SALES
+from tests.unit.operators.test_group_columns import Sale, played
 from tests.unit.operators.test_slice_columns import (
     PLAIN,
     SALES,
@@ -160,8 +162,31 @@ def test_rows_that_wait_for_others_come_singly():
     assert not operator_of(Summed, keep=20).function.takes_columns
 
 
-def test_tasks_take_keys_together():
-    harness = PipelineHarness(over_of(Summed, within=9).sink("log"), bucket=4)
+def in_order(sales):
+    """Return sales of which none is late."""
+    return sorted(sales, key=lambda sale: sale.at + (sale.cents or 0) % 4)
+
+
+@pytest.mark.slow
+@examples(8)
+@given(
+    MANY_SALES,
+    st.booleans(),
+    st.sampled_from(FRAMES),
+    st.sampled_from([Summed, Folded, Numbered]),
+    st.sampled_from(["hashmap", "rocksdb", "delta"]),
+    st.integers(1, 3),
+    st.integers(0, 999),
+)
+def test_micro_batches_equal_rows_one_by_one(sales, sorts, frame, result, backend, parallelism, seed):
+    pipeline, sales = over_of(result, **frame).sink("log"), in_order(sales) if sorts else sales
+    singly = played(pipeline, sales, seed, job=ONE_BY_ONE)
+    assert played(pipeline, sales, seed, backend=backend, parallelism=parallelism) == singly
+
+
+@pytest.mark.parametrize("job", [{}, {"max_memory": 1 << 26}])
+def test_tasks_take_keys_together(job):
+    harness = PipelineHarness(over_of(Summed, within=9).sink("log"), bucket=4, job=job)
     harness.feed("sales", [sale(at, shop=shop) for at in range(30) for shop in "ab"])
     with mock.patch.object(OverFunction, "process", side_effect=AssertionError):
         harness.run(end_of_input=True)

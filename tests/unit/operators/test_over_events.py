@@ -157,6 +157,16 @@ def test_sum_beyond_its_bits_fails_as_alone():
     assert alone == [["a"]]
 
 
+def test_key_whose_range_exceeds_its_bits_goes_on_alone():
+    """The range has more than 64 bits hold when its first row leaves, which no row sees: the aggregates begin anew."""
+    given = [
+        step(sale(0, -10), sale(5, (1 << 63) - 1), sale(6, 5), sale(0, shop="b"), later=37, ends_batch=True),
+        step(sale(8, 1), sale(30, 1), sale(20, 1, "b"), later=13, ends_batch=True),
+        step(later=40),
+    ]
+    assert equals_single_records(operator_of(Summed, within=9), given) == [[], ["a"], []]
+
+
 def test_rows_that_wait_for_others_come_singly():
     assert not operator_of(Next, within=20, state_ttl=Lifetime.FOREVER).function.takes_columns
     assert not operator_of(Summed, keep=20).function.takes_columns

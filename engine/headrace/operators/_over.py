@@ -141,7 +141,7 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction, EventFunctio
     @property
     def takes_columns(self) -> bool:
         """Return whether the rows of many keys may be processed together: no row waits for later ones, and lifetimes allow it."""
-        return not self._lead and not self._has_latest and columns_see(self._options.ttl, stays=self._stay > 0)
+        return not self._lead and columns_see(self._options.ttl, stays=self._stay > 0)
 
     def taken_singly(self, columns: KeyedColumns, /) -> Flags | None:
         """Return for each key whether it has a late record, or one to take back; None if none has."""
@@ -149,7 +149,9 @@ class OverFunction(KeyedProcessFunction[In, Out], OperatorFunction, EventFunctio
 
     def process_events(self, events: KeyEvents, /) -> EventResults:
         """Process the rows of many keys, and the timers that fire."""
-        states = OverStates(*(events.states[name] for name in (self.waiting.name, self.rows.name, self._of_key_name)))
+        of = events.states
+        latest = of[self.latest.name] if self._has_latest else None
+        states = OverStates(of[self.waiting.name], of[self.rows.name], of[self._of_key_name], latest)
         return OverEvents(events, states, self.row_of, self._stay, self._reader()).results()
 
     @property

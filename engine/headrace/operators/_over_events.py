@@ -21,7 +21,7 @@ from headrace.api.key_events import EventResults, KeyEvents, KeyTimer, TimerResu
 from headrace.api.ttl import StateTtl, UpdateType, Visibility
 from headrace.operators._column_lifetimes import columns_see_end
 from headrace.operators._over_record import Row
-from headrace.operators._over_rows import EmittedRow, Known, OverRows, time_text
+from headrace.operators._over_rows import Changed, EmittedRow, Known, OverRows, order_of, time_text
 from headrace.operators._running_fields import Flags, NotInColumnsError, keys_with, retractions
 
 V = TypeVar("V")
@@ -39,6 +39,8 @@ class OverStates(NamedTuple):
     rows: Any
     values: Any
     """The value of each key: `passed`, or the aggregates of a sliding range."""
+    latest: Any
+    """The state `latest`; None where it has no values."""
 
 
 class Plan(NamedTuple):
@@ -136,11 +138,7 @@ class PassedRows(KeyRows):
         logic, known = self._logic, self._known
         inserted = logic.inserted(known, at, new, self._name)
         if logic.stay:
-            last, by_time = logic.rewritten(inserted.changed, known.passed, at)
-            if last is not None:
-                self._pass(last, at)
-            for time, rows in by_time.items():
-                self.put(time, rows, at)
+            self._rewrite(inserted.changed, at)
         elif logic.keeps_keys:
             self._check_alive(at)
             self._pass(logic.extended(known.passed, inserted.changed.after, inserted.frame), at)
@@ -156,6 +154,14 @@ class PassedRows(KeyRows):
         """Return `passed`, and when it was written (ms); None if it was not."""
         return self._known.passed, self._value_written
 
+    def _rewrite(self, changed: Changed, at: int) -> None:
+        """Store the rows that change with those of an event time (ms)."""
+        last, by_time = self._logic.rewritten(changed, self._known.passed, at)
+        if last is not None:
+            self._pass(last, at)
+        for time, rows in by_time.items():
+            self.put(time, rows, at)
+
     def _pass(self, passed: Any, now: int) -> None:
         self._known, self._value_written = Known(passed, self.rows), now
 
@@ -163,6 +169,40 @@ class PassedRows(KeyRows):
         """Raise `NotInColumnsError` if the value may have expired since it was last written, before a time (ms)."""
         if self._lifetime is not None and self._value_written is not None and at > self._value_written + self._lifetime:
             raise NotInColumnsError
+
+
+class LatestRows(PassedRows):
+    """Rows of one key with `latest`: rows in time need no others. Without a value of it, all stored rows are there."""
+
+    def __init__(self, key: bytes, known: Known, logic: OverRows, name: Any, latest: Any) -> None:
+        """Take what is stored. `name` is the key as `ctx.key` has it."""
+        super().__init__(key, known, logic, name, None)
+        self._latest = latest
+        self._latest_written: int | None = None
+
+    def append(self, at: int, new: list[Row]) -> Sequence[EmittedRow]:
+        """Put rows of one event time (ms) behind all others, and return the changes of results."""
+        changed, self._latest, self._latest_written = *self._appended(at, new), at
+        return [*changed.emitted()]
+
+    def _appended(self, at: int, new: list[Row]) -> tuple[Changed, Any]:
+        logic, latest = self._logic, self._latest
+        if latest is None:
+            known = self._known
+            changed, frame, *_ = logic.inserted(known, at, new, self._name)
+            self._rewrite(changed, at)
+            return changed, logic.extended(known.passed, changed.after, frame)
+        first = len(latest.rows)
+        rows = [*latest.rows, *sorted(new, key=order_of)]
+        changed = Changed(rows, logic.revised(rows, first, latest, latest.frame, self._name), first)
+        self.put(at, changed.after[first:], at)
+        return changed, logic.extended(latest, changed.after, latest.frame)
+
+    def store(self, states: OverStates) -> None:
+        """Set the state of the key."""
+        super().store(states)
+        if self._latest_written is not None:
+            states.latest.set_values([self.key], [self._latest], [self._latest_written])
 
 
 Reader = Callable[[Sequence[Plan], OverStates, KeyEvents], dict[bytes, KeyRows]]
@@ -173,18 +213,26 @@ def passed_rows(logic: OverRows, ttl: StateTtl | None) -> Reader:
     """Return what reads the rows of keys as `PassedRows`."""
 
     def read(plans: Sequence[Plan], states: OverStates, events: KeyEvents) -> dict[bytes, KeyRows]:
-        passed: Iterable[Any] = (None for _ in plans)
-        if logic.keeps_keys:
-            clocks = [max(plan.fired[0][0] - 1, events.before) if plan.fired else events.before for plan in plans]
-            passed = states.values.values_of([plan.key for plan in plans], clocks)
-        rows = rows_of([plan for plan in plans if logic.stay and plan.has_rows], states)
+        firing = [
+            plan for plan in plans if plan.fired and logic.keeps_keys
+        ]  # others read nothing, so nothing of them expires
+        clocks = [max(plan.fired[0][0] - 1, events.before) for plan in firing]
+        keys_read = [plan.key for plan in firing]
+        passed = dict(zip(keys_read, states.values.values_of(keys_read, clocks), strict=True))
+        latest = [None] * len(plans)
+        if states.latest is not None:
+            latest = states.latest.values_of([plan.key for plan in plans])
+        some = zip(plans, latest, strict=True)
+        rows = rows_of([plan for plan, last in some if logic.stay and plan.has_rows and last is None], states)
         rows |= settled_rows([plan for plan in plans if plan.key not in rows], states)
-        return {
-            plan.key: PassedRows(
-                plan.key, Known(logic.first(value), rows[plan.key]), logic, events.key_of(plan.key), ttl
-            )
-            for plan, value in zip(plans, passed, strict=True)
-        }
+        keys: dict[bytes, KeyRows] = {}
+        for plan, last in zip(plans, latest, strict=True):
+            known, name = Known(logic.first(passed.get(plan.key)), rows[plan.key]), events.key_of(plan.key)
+            if states.latest is None:
+                keys[plan.key] = PassedRows(plan.key, known, logic, name, ttl)
+            else:
+                keys[plan.key] = LatestRows(plan.key, known, logic, name, last)
+        return keys
 
     return read
 

@@ -25,6 +25,7 @@ from headrace import native
 from headrace.api.batches import Bundle, FiredTimer
 from headrace.api.functions import VISIT_METHOD, TimeDomain
 from headrace.api.graph import Process
+from headrace.api.key_events import TimerResults
 from headrace.api.records import RowKind
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.execution.bound_function import BoundFunction, hint_at, on_timer_of, ttls_of
@@ -42,6 +43,7 @@ from headrace.execution.element import (
     Watermark,
     before_watermark,
     behind_watermark,
+    make_emitted,
     shown_record,
 )
 from headrace.execution.epoch import Epoch
@@ -53,7 +55,7 @@ from headrace.execution.requests import AsyncExecutor
 from headrace.execution.statistics import KeyedProcessStatistics
 from headrace.interrupts import is_interrupt
 from headrace.options import AsyncStateOptions, KeyOrder
-from headrace.records.order import caused_at, timers_begin, visit_order
+from headrace.records.order import caused_at, outputs_of_timer, timer_order, timers_begin, visit_order
 from headrace.state.backend import EntryChange, StateBackend, within
 from headrace.state.broadcast import BROADCAST_KEY, BroadcastStore
 from headrace.state.cleanup import CLEANUP_DOMAINS, TtlCleanup
@@ -407,6 +409,17 @@ class KeyedProcess:
             context.next_watermark, context.stage = watermarks[bisect.bisect_left(times, timestamp)], self._stage
             context.work_on_timer(timestamp, namespace)
             emit(context)
+
+    def emit(self, emitted: Iterable[TimerResults], watermarks: Sequence[Watermark]) -> None:
+        """Emit what timers emit that `watermarks`, all of the slice in their order, fire."""
+        outputs, stage = self._outputs, self._stage
+        times = [watermark.timestamp for watermark in watermarks]
+        for key_json, (timestamp, namespace), records in emitted:
+            order = watermarks[bisect.bisect_left(times, timestamp)].order
+            place = timer_order(order, timestamp, key_json, stage, namespace)
+            for output, (kind, at, record) in zip(outputs_of_timer(place, len(records)), records, strict=True):
+                taken = record if type(record) is outputs.type else outputs.taken(record, kind)
+                outputs.main.append(make_emitted((output, at, kind, taken)))
 
     def process(self, element: Element) -> None:
         """Process one element, which follows all earlier ones in arrival order."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import operator as operators
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -26,7 +25,7 @@ from headrace.execution.record_context import RecordContext
 from headrace.execution.record_copies import copied, copier_of, is_immutable
 from headrace.records.order import output_order, timer_order
 from headrace.state.codec import decode_key
-from headrace.state.timers import DOMAINS, EVENT_TIME, PROCESSING_TIME, Timer, TimerService, Turn, turn
+from headrace.state.timers import DOMAINS, EVENT_TIME, PROCESSING_TIME, Timer, TimerService, Turn, make_timer, turn
 
 LATEST_TIMER = (1 << 63) // 1000 - 1
 """Latest time of a timer (ms since 1970): it is stored in microseconds."""
@@ -133,8 +132,6 @@ def _storable(timestamp: int, what: str) -> int:
 
 
 _order_of = operators.itemgetter(0)
-_make_timer = partial(tuple.__new__, Timer)
-"""Make a timer from a tuple of its fields, for the reason of `make_emitted`."""
 
 
 class ProcessContext(native.ProcessContext, RecordContext):
@@ -255,7 +252,7 @@ class ProcessContext(native.ProcessContext, RecordContext):
     def _timer(self, timestamp: int, domain: str, namespace: str) -> Timer:
         timestamp = _storable(timestamp, "a timer's time")
         check_namespace(namespace)
-        return _make_timer((timestamp, self.key_json, domain, namespace))
+        return make_timer((timestamp, self.key_json, domain, namespace))
 
 
 class BundleContext(ProcessContext):

@@ -17,7 +17,7 @@ from headrace.api.states import MapState
 from headrace.operators._accumulators import Change
 from headrace.operators._event_time import check_in_calendar
 from headrace.operators._normalize import IN_WINDOW, unmatched
-from headrace.operators._over import time_text
+from headrace.operators._over_rows import time_text
 from headrace.operators._sessions import Live, SessionAggregation, Span
 from headrace.operators._value_types import are_equal
 from headrace.operators._window_results import WindowResult

@@ -83,6 +83,11 @@ def timer_order(watermark: bytes, timestamp: int, key_json: bytes, stage: int = 
     return b"%b\xff%b%b" % (_last_before(watermark), time, _owner(key_json, namespace))
 
 
+def outputs_of_timer(place: bytes, number: int) -> list[bytes]:
+    """Return the places of the outputs of the timer at a place, of which there are `number`."""
+    return [place + FIRST_OUTPUT] if number == 1 else [output_order(place, index) for index in range(number)]
+
+
 def timers_begin(watermark: bytes, timestamp: int, stage: int) -> bytes:
     """Return how the places begin that `timer_order` gives to all timers of a time: the key and `END_OF_KEY` follow."""
     return timer_order(watermark, timestamp, b"", stage).removesuffix(END_OF_KEY)

@@ -20,6 +20,7 @@ from headrace import crash_points
 from headrace.api.batches import ColumnFunction, ColumnResults, KeyedColumns, TimerColumns
 from headrace.api.functions import KeyedBroadcastFunction
 from headrace.api.graph import AsyncWait, Process, UpsertMaterialize
+from headrace.api.key_events import EventFunction
 from headrace.api.types import output_type
 from headrace.errors import EngineBug
 from headrace.execution.broadcast import is_broadcast
@@ -42,6 +43,7 @@ from headrace.records.record_columns import struct_type, to_struct_array
 from headrace.run.async_stage import AsyncStage
 from headrace.run.backend import TaskBackend, open_backend
 from headrace.run.flow import laid
+from headrace.run.key_events import EventWork
 from headrace.run.materializer_stage import MaterializerWork, Needed, needed_rows
 from headrace.run.messages import KeyedTask, TaskReport
 from headrace.run.output import TaskOutput, columnar
@@ -85,6 +87,8 @@ class ColumnWork:
         together. Empties the list: else all records are there twice.
         """
         function = self.operator.function
+        if isinstance(function, EventFunction):
+            return Taken(None, self._behind_events(function, batches) if are_all and self.watermarks else batches)
         if not isinstance(function, ColumnFunction):
             return Taken(None, batches)
         if not batches:
@@ -117,6 +121,23 @@ class ColumnWork:
         if emitted is not None:
             return Taken(placed(emitted, rows["order"], self._output), left)
         return Taken(self._fired(function, keys, results.due, left) if are_all else None, left)
+
+    def _behind_events(self, function: EventFunction, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """Process all records and timers together, but for those of some keys; return the records of these."""
+        try:
+            rows = pa.concat_batches(batches) if batches else None
+        except pa.ArrowInvalid:  # as in `run`
+            return batches
+        columns = None if rows is None else self._columns(rows, are_all=True)
+        batches.clear()
+        work = EventWork(self.process, function, sorted(self.watermarks), self._before, self.takes)
+        left = work.run(rows, columns)
+        return [] if left is None else _batches(left)
+
+    @property
+    def _before(self) -> int:
+        """Return the last watermark before the records (ms)."""
+        return NO_WATERMARK if self.watermark is None else self.watermark
 
     def _fired(
         self, function: ColumnFunction, keys: Sequence[bytes], due: TimerColumns | None, left: Iterable[pa.RecordBatch]
@@ -191,7 +212,7 @@ class ColumnWork:
         """Change the function's map and its timers, and emit what timers emit."""
         maps, timers = self._store(MapStore), self.process.timers
         if maps is not None:
-            maps.set_entries(keys, results.entries)
+            maps.change_entries(keys, results.entries)
         for changed, change in ((results.deleted_timers, timers.delete), (results.timers, timers.register)):
             for timer in changed:
                 change(Timer(timer.timestamp, keys[timer.key], namespace=timer.namespace))
@@ -217,7 +238,7 @@ class ColumnWork:
 
     def _watermarks_before(self, orders: pa.BinaryArray) -> Times:
         """Return the last watermark before each record."""
-        watermark, start = NO_WATERMARK if self.watermark is None else self.watermark, 0
+        watermark, start = self._before, 0
         before = np.full(len(orders), watermark)
         for mark in sorted(self.watermarks):
             effects, end = (
@@ -387,30 +408,34 @@ class _Work:
         """Process records as columns, as many at once as memory allows; return those that have to be processed one by one.
 
         An operator that waits for all records holds them in any case: as columns they need less memory. Timers fire behind all columns,
-        so an operator that has some takes what its memory allows, and the rest as records. Behind records that are left, too, all come one by
-        one: their keys may come again.
+        so an operator that has some takes what its memory allows, and the rest as records; one that takes the events of keys takes all or
+        none. Behind records that are left, too, all come one by one: their keys may come again.
         """
         limit = None if work.process.waits_to_end else self.task.batch.memory_for(_AT_ONCE)
         batches = iter(batches)
-        if limit is None:
-            rows, left = work.run([*batches])
+        part = _part_of(batches, limit)
+        behind = next(batches, None)
+        if behind is None:
+            rows, left = work.run(part)
             if rows is not None:
                 emitted.take(rows)
             return _popped(left)
-        while part := _part_of(batches, limit):
+        batches = chain((behind,), batches)
+        while part:
             rows, left = work.run(part, are_all=False)
             if rows is not None:
                 emitted.take(rows)
             work.process.make_room()
             if left or rows is None:
                 return chain(_popped(left), batches)
+            part = _part_of(batches, limit)
         return ()
 
     def _takes_columns(self, operator: Process) -> bool:
         """Return whether records may be processed as columns: none waits or is held, and state is accessed asynchronously."""
         function, task = operator.function, self.task
         return (
-            isinstance(function, ColumnFunction)
+            isinstance(function, ColumnFunction | EventFunction)
             and task.async_state.enabled
             and task.cut is None
             and function.takes_columns

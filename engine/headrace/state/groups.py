@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, cast
@@ -62,14 +62,12 @@ class GroupStore(StateStore):
         self._known_keys.update(absent)
         self._made += len(absent)
 
-    def reads_together(self, keys: Sequence[bytes]) -> bool:
-        """Return whether `read_groups` may read these keys: the cache holds them, and the backend needs no look-up for each."""
-        backend = self._backend
-        return (backend.is_in_memory or backend.scans_keys) and len(keys) <= self.cache_limit
-
     def read_groups(self, keys: Iterable[bytes]) -> None:
         """Cache the groups of some keys outside of namespaces."""
-        groups = [self.group(key, "") for key in keys]
+        self.read_all([self.group(key, "") for key in keys])
+
+    def read_all(self, groups: Iterable[Cells]) -> None:
+        """Cache some groups."""
         unread = {cells.prefix: cells for cells in groups if not cells.at_hand}
         ordered = sorted(unread)
         for prefix, may_exist in zip(ordered, self._backend.may_have(ordered), strict=True):
@@ -97,6 +95,13 @@ class GroupStore(StateStore):
         self._large_keys.clear()
         self._groups = {name: cells for name, cells in self._groups.items() if cells.by_name or cells.cleared}
         self._grouped_keys = {key_json for key_json, _ in self._groups}
+
+    def forget(self, keys: Collection[bytes]) -> None:
+        """Drop the cells of some keys, none of which was changed but in place."""
+        self._known_keys.difference_update(keys)
+        for cells in self._groups.values():
+            if cells.key_json in keys:
+                cells.trim()
 
     def clear(self, cells: Cells) -> StateFuture[None]:
         """Remove all entries of a group, which costs a scan of it when the task ends."""

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, TypeVar, cast
 
-from headrace.api.batches import ChangedEntry
+from headrace.api.batches import BundledRecord, ChangedEntry
 from headrace.api.future import StateFuture
 from headrace.api.records import check_namespace, checked_namespaces
 from headrace.api.states import ListState, MapState, StateIterator
@@ -28,6 +30,8 @@ from headrace.state.store import Access
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+_key_of = attrgetter("key")
 
 
 class MapStore(GroupStore):
@@ -58,21 +62,28 @@ class MapStore(GroupStore):
         return maps
 
     def entries_at(self, places: Sequence[tuple[bytes, Any]]) -> list[Any]:
-        """Return the values of some keys' entries outside of namespaces, given by their names, for a state without TTL; None for one that is not there."""
-        known = [(self.group(key, ""), self.keys.encode(name)) for key, name in places]
-        unread = [(cells, name) for cells, name in known if name not in cells.by_name and not cells.at_hand]
+        """Return the values of entries outside of namespaces, given by key and name, for a state without TTL; None for no entry."""
+        encode = self.keys.encode
+        asked = [(self.group(key, ""), encode(name)) for key, name in places]
+        unread = [(cells, name) for cells, name in asked if name not in cells.by_name and not cells.at_hand]
         stored = self._backend.get_many([cells.prefix + name for cells, name in unread])
         for (cells, name), value in zip(unread, stored, strict=True):
             self.load(cells, name, value)
-        found = (cells.by_name.get(name) for cells, name in known)
-        return [None if cell is None else cell.value for cell in found]
+        read = (cells.by_name.get(name) for cells, name in asked)
+        return [None if cell is None else cell.value for cell in read]
 
-    def set_entries(self, keys: Sequence[bytes], entries: Iterable[ChangedEntry]) -> None:
-        """Set entries of the maps of some keys; one that is removed has been read. Each is stamped with an event time (ms); None keeps the one that it has."""
-        encode, last, cells = self.keys.encode, -1, None
-        for key, name, value, timestamp in entries:
-            if cells is None or key != last:
-                last, cells = key, self.group(keys[key], "")
+    def change_entries(self, keys: Sequence[bytes], changes: Iterable[ChangedEntry]) -> None:
+        """Set entries of the maps of some keys, each given by its key's place there."""
+        for key, of_key in groupby(changes, _key_of):
+            self.set_entries(keys[key], ((name, value, timestamp) for _, name, value, timestamp in of_key))
+
+    def set_entries(self, key: bytes, entries: Iterable[tuple[Any, Any, int | None]]) -> None:
+        """Set entries of a map: the name, the value and the event time (ms) of each.
+
+        None removes a value; it has been read. None instead of a time keeps the one that the entry has.
+        """
+        cells, encode = self.group(key, ""), self.keys.encode
+        for name, value, timestamp in entries:
             encoded = encode(name)
             cell = cells.by_name.get(encoded) or cells.blank(encoded)
             cell.value, cell.own_ttl, cell.dirty = value, 0, True
@@ -177,6 +188,22 @@ class ListStore(GroupStore):
             raise ValueError(msg)
         return elements
 
+    def lists_at(self, places: Sequence[tuple[bytes, str]]) -> list[list[Any]]:
+        """Return the elements of lists, given by key and namespace, for a state without TTL."""
+        groups = [self.group(*place) for place in places]
+        self.read_all(groups)
+        return [cells.values() for cells in groups]
+
+    def add_of(self, record: BundledRecord, key: bytes, namespace: str, value: Any) -> None:
+        """Add the first element that a record of a key adds, for a state without TTL."""
+        cells, name = self.group(key, namespace), _id_at(output_order(record.order, 0))
+        cell = cells.by_name.get(name) or cells.blank(name)
+        cell.value, cell.stamp, cell.own_ttl, cell.dirty = value, record.timestamp, 0, True
+
+    def clear_at(self, key: bytes, namespace: str) -> None:
+        """Remove all elements that `lists_at` has returned for a key and a namespace."""
+        self.group(key, namespace).clear()
+
     def add(self, cells: Cells, elements: Sequence[tuple[bytes, Any]], own_ttl: int) -> StateFuture[None]:
         """Append elements."""
         return cast("StateFuture[None]", self._act(partial(self._set_all, cells, elements, own_ttl)))
@@ -253,4 +280,8 @@ class ListHandle(GroupHandle, ListState[V]):
 def _next_id(access: Access) -> bytes:
     place = output_order(access.order, access.index)
     access.index += 1
+    return _id_at(place)
+
+
+def _id_at(place: bytes) -> bytes:
     return b'"%b"' % place.hex().encode()

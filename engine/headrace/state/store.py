@@ -14,7 +14,7 @@ User code calls the handle of a declared state, which serves the key of the code
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -493,6 +493,15 @@ class StateStore:
     def release(self) -> None:
         """Drop everything that equals the backend. Called while no code of the task runs or waits."""
         self.trim()
+
+    def reads_together(self, keys: Sequence[bytes]) -> bool:
+        """Return whether what these keys have may be read with one call: the cache holds it, and the backend needs no look-up for each."""
+        backend = self._backend
+        return (backend.is_in_memory or backend.scans_keys) and len(keys) <= self.cache_limit
+
+    def forget(self, keys: Collection[bytes]) -> None:
+        """Drop the cells of some keys, none of which was changed but in place."""
+        raise NotImplementedError
 
     def drop(self) -> None:
         """Drop everything: all changes are stored. Called while no code of the task runs or waits."""

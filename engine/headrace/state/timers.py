@@ -9,7 +9,9 @@ from __future__ import annotations
 import heapq
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from headrace import clock
@@ -81,6 +83,10 @@ class TimerChange(NamedTuple):
     registered: bool
 
 
+make_timer = partial(tuple.__new__, Timer)
+_make_change = partial(tuple.__new__, TimerChange)
+"""Make a timer, and its change, from a tuple of all fields, for the reason of `make_emitted`."""
+
 Turn = tuple[int, int, str, str]
 """Sort key of a timer among those of its key and clock, made by `turn`."""
 
@@ -100,7 +106,7 @@ def timer_of(entry: bytes) -> Timer:
     """Return the timer of a backend's entry."""
     (biased,) = _TIME.unpack_from(entry, _TIME_BEGINS)
     key_json, _, namespace = entry[_KEY_BEGINS:].partition(_END_OF_KEY)
-    return Timer(biased - _BIAS, key_json, domain_of(entry), namespace.decode())
+    return make_timer((biased - _BIAS, key_json, domain_of(entry), namespace.decode()))
 
 
 def domain_of(entry: bytes) -> str:
@@ -129,6 +135,12 @@ class _Due:
             self.turns[timer.key_json] = [turn(timer)]
         else:
             heapq.heappush(turns, turn(timer))
+
+    def drop_others(self, live: AbstractSet[Timer]) -> None:
+        """Drop timers that do not live any more, where they are many. Each of them would be dropped when its turn comes."""
+        if len(self.in_order) > 2 * len(live):
+            self.in_order[:] = filter(live.__contains__, self.in_order)
+            heapq.heapify(self.in_order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +179,8 @@ class TimerService:
         self._due_of = {domain.name: self._due[domain.clock] for domain in DOMAINS.values()}
         self._found: set[Timer] = set()
         """Timers that the backend has, among those that are due within the slice."""
+        self._unread: set[Timer] = set()
+        """Timers that the backend does not have, and that the task has registered."""
         self.live: set[Timer] = set()
         """Timers of all domains that are due within the slice, and have neither fired nor been deleted."""
         self.fired = 0
@@ -202,6 +216,12 @@ class TimerService:
         if due.horizon is not None and timer.timestamp <= due.horizon and timer not in self.live:
             self.live.add(timer)
             due.add(timer)
+
+    def register_unread(self, timers: Iterable[Timer]) -> None:
+        """Register timers that are not due within the slice, and that the backend does not have: it is not asked for them."""
+        timers = [*timers]
+        self._changed.update(dict.fromkeys(timers, True))
+        self._unread.update(timers)
 
     def delete(self, timer: Timer) -> None:
         """Delete a timer; do nothing if there is none."""
@@ -276,9 +296,12 @@ class TimerService:
 
     def take_together(self, timers: Iterable[Timer], unregistered: int) -> None:
         """Take live timers, and count others, which fire without having been registered."""
-        for timer in timers:
-            self.take(timer)
-        self.fired += unregistered
+        taken = {*timers}
+        self.live -= taken
+        self._changed.update(dict.fromkeys(taken, False))
+        self.fired += sum(timer.domain not in _INTERNAL for timer in taken) + unregistered
+        for due in self._due.values():
+            due.drop_others(self.live)
 
     def fired_until(self) -> dict[str, int]:
         """Return, by clock, the access (ms) up to which no timer is registered any more: the next task need not search for any.
@@ -298,11 +321,11 @@ class TimerService:
     def changes(self) -> list[TimerChange]:
         """Return the differences from the backend; a timer that was registered and removed leaves no trace."""
         # Most timers are due within the slice, where all stored ones are known.
-        unknown = [timer for timer in self._changed if not self._is_due(timer)]
+        unknown = [timer for timer in self._changed if timer not in self._unread and not self._is_due(timer)]
         entries = self._backend.get_many([timer_entry(timer) for timer in unknown])
         stored = self._found.union(timer for timer, entry in zip(unknown, entries, strict=True) if entry is not None)
         return [
-            TimerChange(timer, registered)
+            _make_change((timer, registered))
             for timer, registered in self._changed.items()
             if registered is (timer not in stored)
         ]

@@ -99,6 +99,13 @@ class SingleStore(StateStore, ValueCells):
         cells = map(by_name.get, names)
         return [None if cell is None else cell.value for cell in cells]
 
+    def forget(self, keys: Collection[bytes]) -> None:
+        """Drop the cells of some keys, outside of namespaces, none of which was changed but in place."""
+        for key in keys:
+            cell = self.cells.by_name.get(key)
+            if cell is not None and not cell.dirty:
+                del self.cells.by_name[key]
+
     def live_keys(self, access: AccessTimes) -> set[bytes]:
         """Return the keys that have a value at the times of `access`, in any namespace. It reads all entries of the backend."""
         prefix, cached = self.cells.prefix, self.cells.by_name

@@ -20,7 +20,7 @@ from headrace.materializer.histories import HistoryChange
 from headrace.state.backend import EntryChange
 from headrace.state.codec import encode
 from headrace.state.key_groups import key_group
-from headrace.state.timers import TimerChange
+from headrace.state.timers import Timer, TimerChange
 from headrace.storage.files import LateValues, ParquetLayout, StagedFile, utf8
 from headrace.tables.folder import JobFolder
 from headrace.tables.requests import StoredRequest, buffered_request_columns, response_columns, waiting_element_columns
@@ -123,13 +123,16 @@ class Changelog:
 
     def timers(self, changes: Sequence[TimerChange]) -> pa.Table:
         """Return rows of `timers`."""
+        timers = [change.timer for change in changes]
+        fields = ([*map(itemgetter(place), timers)] for place in range(len(Timer._fields)))
+        timestamps, keys, domains, namespaces = fields
         return self._table(
             TIMERS,
-            [change.timer.key_json for change in changes],
+            keys,
             [not change.registered for change in changes],
-            domain=[str(change.timer.domain) for change in changes],
-            timestamp=[change.timer.timestamp for change in changes],
-            namespace=[change.timer.namespace or None for change in changes],
+            domain=[*map(str, domains)],
+            timestamp=timestamps,
+            namespace=[namespace or None for namespace in namespaces],
         )
 
     def history(self, changes: Sequence[HistoryChange], upsert_key: Callable[[bytes], str | None]) -> pa.Table:

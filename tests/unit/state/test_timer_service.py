@@ -316,3 +316,28 @@ def test_any_slice_history_leaves_exactly_live_timers(backends, slices):
             backend.write_batch(service.writes(service.changes()))
             fired = service.fired_until()
         assert set(dict(backend.items())) == {timer_entry(timer) for timer in expected}
+
+
+def test_unread_timers_are_not_looked_up(service_of, commit, backend):
+    service = service_of(100)
+    service.register_unread([Timer(200, A), Timer(300, A)])
+    service.delete(Timer(300, A))
+    with mock.patch.object(backend, "get_many", return_value=[]) as read:
+        assert service.changes() == [TimerChange(Timer(200, A), registered=True)]
+    assert read.mock_calls == [mock.call([])]
+    commit(service)
+    assert list(fire(service_of(200), 200)) == [Timer(200, A)]
+
+
+def test_timers_taken_together_fire_no_more(service_of, commit):
+    first = service_of(100)
+    for timer in (Timer(10, A), Timer(20, A), Timer(30, B)):
+        first.register(timer)
+    commit(first)
+    service = service_of(100)
+    service.register(Timer(40, B))
+    service.take_together([Timer(10, A), Timer(20, A), Timer(40, B)], 2)
+    assert service.fired == 5
+    assert list(fire(service, 100)) == [Timer(30, B)]
+    commit(service)
+    assert list(fire(service_of(100), 100)) == []

@@ -172,6 +172,13 @@ class ServiceConfig(Section, frozen=True, kw_only=True):
     """What branches and backfills do. `responses`: they take the responses that the job got and kept, and call only for other requests. `call`: they call again. null: `responses` where they are kept, else `call`."""
 
     @property
+    def of_calls(self) -> list[str]:
+        """Return the names of the settings that hold for calls of operators which name the service, but for those that have their defaults."""
+        defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
+        names = ("rate", "concurrency", "effects", "keep_responses", "replay")
+        return [name for name in names if getattr(self, name) != defaults[name]]
+
+    @property
     def takes_responses(self) -> bool:
         """Return whether branches take the kept responses of the job."""
         return self.keep_responses is not None and self.replay != "call"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -182,11 +182,25 @@ def _services(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
     from headrace.api.graph import AsyncWait
 
     known = list(config.services)
-    for operator in pipeline.operators:
-        if isinstance(operator, AsyncWait) and operator.service is not None and operator.service not in known:
+    waits = [operator for operator in pipeline.operators if isinstance(operator, AsyncWait)]
+    for operator in waits:
+        if operator.service is not None and operator.service not in known:
             listed = f"{did_you_mean(operator.service, known)} (it has: {', '.join(known) or 'none'})"
             text = f"async_wait '{operator.name}' needs the service '{operator.service}': add it under services{listed}"
             yield f"services.{operator.service}", text
+    named = {operator.service for operator in waits}
+    for name, service in config.services.items():
+        settings = service.of_calls
+        if settings and name not in named:
+            yield f"services.{name}", _unnamed(name, settings, [operator.name for operator in waits])
+
+
+def _unnamed(name: str, settings: Sequence[str], waits: Sequence[str]) -> str:
+    listed = ", ".join(f"'{wait}'" for wait in waits) or "the pipeline has none"
+    return (
+        f"{', '.join(settings)} would not hold for any call: no async_wait names the service '{name}' (there are: {listed}). "
+        f"Give service='{name}' to those that call it"
+    )
 
 
 def _overrides(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:

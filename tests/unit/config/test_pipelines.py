@@ -182,15 +182,35 @@ def test_merging_needs_a_primary_key(module):
     assert "sinks.board.mode: merge needs a primary key" in error_of()
 
 
-def test_service_that_is_not_bound_is_named(module, job_file):
-    wait = '.async_wait("asked", Asking(), timeout=timedelta(seconds=1), service="wether")\n    .upsert'
+def pipeline_asking(**options):
+    wait = f'.async_wait("asked", Asking(), timeout=timedelta(seconds=1), **{options})\n    .upsert'
     asking = "class Asking(AsyncFunction[Event, Event]):\n    async def invoke(self, record, /): ...\n\npipeline = ("
     text = PIPELINE.replace("import Pipeline", "import AsyncFunction, Pipeline").replace("pipeline = (", asking)
-    module.write_text("from datetime import timedelta\n" + text.replace(".upsert", wait))
+    return "from datetime import timedelta\n" + text.replace(".upsert", wait)
+
+
+def test_service_that_is_not_bound_is_named(module, job_file):
+    module.write_text(pipeline_asking(service="wether"))
     job_file("services: {weather: {url: 'http://127.0.0.1:1'}}\n")
     assert (
         "services.wether: async_wait 'asked' needs the service 'wether': add it under services; did you mean 'weather'?"
     ) in error_of()
+
+
+def test_settings_of_calls_need_an_operator(module, job_file):
+    """An operator that does not name the service would pay twice on a branch, whatever `effects` says."""
+    module.write_text(pipeline_asking())
+    job_file("services: {shop: {url: 'http://127.0.0.1:1', effects: true, rate: 20}}\n")
+    assert (
+        "services.shop: rate, effects would not hold for any call: no async_wait names the service 'shop' (there are: 'asked'). "
+        "Give service='shop' to those that call it"
+    ) in error_of()
+
+
+def test_service_without_settings_needs_no_name(module, job_file):
+    module.write_text(pipeline_asking())
+    job_file("services: {shop: {url: 'http://127.0.0.1:1', health: null}}\n")
+    load_pipeline(load_job("demo"))
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ class KeyedProcess:
         self._takes_single_records = bundling is not None and bundling.takes_single_records
         self.due_timers.on_timers = self._function.on_timers if in_record_order else None
         self.stores = self._function.stores
-        self.cleanup = TtlCleanup(ttls_of(operator.function), self.stores, backend, self.timers)
+        self.cleanup = TtlCleanup(ttls_of(operator.function), self.stores, backend, self.timers, spilled)
         self.due_timers.functions.update(dict.fromkeys(CLEANUP_DOMAINS, self.cleanup.on_timer))
         self._spilled = spilled
         self._spilling = [store for store in self.stores if not self.cleanup.needs_all_changes(store)]

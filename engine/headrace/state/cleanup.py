@@ -39,6 +39,7 @@ from headrace.state.backend import (
     unpacked,
     value_entry,
 )
+from headrace.state.spilled_changes import SpilledChanges
 from headrace.state.store import StateStore
 from headrace.state.timers import EVENT_TIME_CLEANUP, PROCESSING_TIME_CLEANUP, Timer, TimerService
 from headrace.state.ttl import AccessTimes, LiveTtl
@@ -208,8 +209,10 @@ class TtlCleanup:
         stores: Sequence[StateStore],
         backend: StateBackend,
         timers: TimerService,
+        spilled: SpilledChanges | None = None,
     ) -> None:
         """Take the parts; `declared` has the TTL of each state, by name."""
+        self._spilled = spilled
         self._stores = stores
         self._backend = backend
         self._policies = {name: ttl.cleanup for name, ttl in declared.items() if ttl is not None and ttl.is_active}
@@ -249,6 +252,8 @@ class TtlCleanup:
                 changes = list(exact.changes(changes, live.clock(access)))
             if entries := swept.get(store.name):
                 touched = {change.entry(store.name) for change in changes}
+                if self._spilled is not None:
+                    touched |= self._spilled.marked(entries)
                 removals = [removal(entry) for entry in entries if entry not in touched]
                 self._swept += len(removals)
                 changes += removals

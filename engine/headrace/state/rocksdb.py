@@ -68,6 +68,8 @@ class RocksDbBackend:
         options.set_keep_log_file_num(1)
         _merge_by_size(options)
         self._db = Rdict(str(path), options)
+        self._pinned: RdictIter | None = None
+        """Iterator over the entries as they were when it was made."""
         write_options = WriteOptions()
         write_options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property; the stub says method
         self._write_options = write_options
@@ -138,14 +140,35 @@ class RocksDbBackend:
         self.write_batch([(_VISITED, end)])
         return entries
 
+    def pin(self) -> None:
+        """Let `visit` and `had` see the entries as they are now, whatever is written later."""
+        if self._pinned is None:
+            self._pinned = self._db.iter(ReadOptions())
+
+    def unpin(self) -> None:
+        """Let `visit` and `had` see the present entries again."""
+        self._pinned = None
+
+    def had(self, entries: Sequence[bytes]) -> list[bool]:
+        """Return for each entry whether it was there at the `pin`."""
+        if self._pinned is None:
+            return [stored is not None for stored in self.get_many(entries)]
+        pinned, answers = self._pinned, []
+        for entry in entries:
+            pinned.seek(entry)
+            answers.append(pinned.valid() and pinned.key() == entry)
+        return answers
+
     def _measure(self) -> None:
         size = self._db.property_int_value(_FILES)
         self.is_in_memory = size is not None and size < self._inline_reads_below
 
     def _keyed_from(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        pinned = self._pinned
         for kind in (GROUPED_PREFIX, VALUE_PREFIX):  # in byte order
             if start < (end := bytes([kind[0] + 1])):
-                yield from self.scan(max(start, kind), end)
+                start = max(start, kind)
+                yield from self.scan(start, end) if pinned is None else self._pinned_pairs(pinned, start, end)
 
     def _pairs(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         options = ReadOptions()
@@ -160,6 +183,14 @@ class RocksDbBackend:
             yield cast("tuple[bytes, bytes]", (entries.key(), entries.value()))
             entries.next()
         entries.status()  # an unreadable file also ends the loop: this raises for it
+
+    @staticmethod
+    def _pinned_pairs(pinned: RdictIter, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        pinned.seek(start)
+        while pinned.valid() and (entry := cast("bytes", pinned.key())) < end:
+            yield entry, cast("bytes", pinned.value())
+            pinned.next()
+        pinned.status()  # as above
 
     def remove_range(self, start: bytes, end: bytes) -> None:
         """Remove all entries with `start <= key < end`, and free their space."""
@@ -179,6 +210,7 @@ class RocksDbBackend:
 
     def close(self) -> None:
         """Flush and close, so that the folder can be hard-linked."""
+        self.unpin()
         try:
             self._db.flush()
         finally:

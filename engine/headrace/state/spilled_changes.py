@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from headrace.errors import StateSchemaError
 from headrace.state.backend import EntryChange, memory_of, named, unpacked
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 MARK: Final = b"w"
 """First byte of every mark."""
 _END: Final = bytes([MARK[0] + 1])
-_AT_ONCE: Final = 20_000
-"""Entries that are written or read with one call to the database."""
+_AT_ONCE: Final = 1_000
+"""Entries that are written or read with one call to the database: values may be large."""
 
 
 class SpilledChanges:
@@ -51,17 +52,28 @@ class SpilledChanges:
 
     def spill(self, store: StateStore) -> None:
         """Write all changes of a store. Called while no code of the task runs or waits."""
-        self.count += self.add(store, store.changes())
+        try:
+            self.count += self.add(store, store.changes())
+        except StateSchemaError:
+            return  # all stay in memory: a later record may correct the value, and the end of the task refuses it
         store.drop()
 
     def add(self, store: StateStore, changes: Iterable[EntryChange]) -> int:
-        """Write changes of a store; return how many there are."""
+        """Write changes of a store; return how many there are. Raises `StateSchemaError` for a value that does not fit its type."""
+        self._database.pin()
         self._stores[store.name] = store
         writes, count = store.writes(changes), 0
         while part := [*islice(writes, _AT_ONCE)]:
             self._database.write_batch([*part, *((MARK + entry, b"") for entry, _ in part)])
             count += len(part)
         return count
+
+    def marked(self, entries: Sequence[bytes]) -> set[bytes]:
+        """Return those of some entries that have changed."""
+        if not self._stores:
+            return set()
+        marks = self._database.get_many([MARK + entry for entry in entries])
+        return {entry for entry, mark in zip(entries, marks, strict=True) if mark is not None}
 
     def parts(self) -> Iterator[tuple[StateStore, Sequence[EntryChange]]]:
         """Yield all changes, those of one store together, in parts of about the limit. Called once, at the end."""
@@ -78,13 +90,19 @@ class SpilledChanges:
     def drop_marks(self) -> None:
         """Remove all marks: the changes are in files of state."""
         if self._stores:
+            self._database.unpin()
             self._database.drop_range(MARK, _END)
 
     def _changes(self) -> Iterator[tuple[str, EntryChange]]:
-        """Yield the changes with the names of their states, in the order of their entries."""
+        """Yield the changes with the names of their states, in the order of their entries. What was made and removed in the task leaves none."""
         marks = self._database.scan(MARK, _END)
         while entries := [mark[len(MARK) :] for mark, _ in islice(marks, _AT_ONCE)]:
-            for entry, stored in zip(entries, self._database.get_many(entries), strict=True):
+            values = dict(zip(entries, self._database.get_many(entries), strict=True))
+            removed = [entry for entry, stored in values.items() if stored is None]
+            made_here = {entry for entry, had in zip(removed, self._database.had(removed), strict=True) if not had}
+            for entry, stored in values.items():
+                if entry in made_here:
+                    continue
                 state, key_json, namespace, user_key = named(entry)
                 stamp, own_ttl, raw = (0, 0, None) if stored is None else unpacked(stored)
                 yield state, EntryChange(key_json, raw, stamp, own_ttl, namespace, user_key)

@@ -39,18 +39,30 @@ batches = st.lists(st.tuples(st.sampled_from(["m", "mm"]), st.lists(changes, max
 
 
 @pytest.mark.parametrize("backends", ["rocksdb"], indirect=True)
-@given(batches=batches, limit=st.sampled_from([0, 410, 1000]))
-def test_each_entry_has_its_last_change(backends, batches, limit):
+@given(
+    batches=batches,
+    before=st.sets(st.builds(EntryChange.entry, changes, st.just("m"))),
+    limit=st.sampled_from([0, 410, 1000]),
+)
+def test_each_entry_has_its_last_change(backends, batches, before, limit):
+    """An entry that was made and removed in the task has none."""
     stores = {name: Values(name) for name in ("m", "mm")}
     with backends.lent() as new:
-        spilled, last = SpilledChanges(new(), limit), {}
+        database = new()
+        database.write_batch([(entry, bytes(17)) for entry in before])
+        spilled, last = SpilledChanges(database, limit), {}
         for name, some in batches:
             spilled.add(stores[name], some)
             last |= {change.entry(name): change for change in some}
         parts = [(store.name, list(part)) for store, part in spilled.parts()]
         changes_of_all = [(change.entry(name), change) for name, part in parts for change in part]
-    assert dict(changes_of_all) == last
-    assert len(changes_of_all) == len(last)
+        assert {entry for entry, _ in database.visit(100)} == before
+        spilled.drop_marks()
+    expected = {entry: change for entry, change in last.items() if change.raw is not None or entry in before}
+    assert {entry: change.raw for entry, change in changes_of_all} == {
+        entry: change.raw for entry, change in expected.items()
+    }
+    assert len(changes_of_all) == len(expected)
     assert all(sum(memory_of(len(change.raw or b"")) for change in part[:-1]) <= limit for _, part in parts)
     assert [name for name, _ in parts] == [named(part[0].entry(name)).state for name, part in parts]
 

@@ -50,7 +50,8 @@ class LastRecordColumns:
         replaces, before = layout.replacing(last)
         changes = ColumnChanges(layout, replaces, before, replaces & is_there[before], np.ones(len(last), bool))
         values, written = self._values(records, last, stored)
-        return ColumnResults(values, changes.emitted(times, records.rows), timestamps=written)
+        emitted = changes.emitted(times, records.rows)
+        return ColumnResults(values, emitted, timestamps=None if self._by_arrival else written)  # by arrival, all write
 
     def _ranks(self, layout: Layout, times: Numbers) -> Numbers:
         """Return numbers from 1 on that sort like the records."""

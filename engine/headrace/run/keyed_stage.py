@@ -166,7 +166,7 @@ class ColumnWork:
         )
         results = function.process_columns(columns)
         if results is not None:
-            times = _last_times(columns) if results.timestamps is None else results.timestamps
+            times = self._write_times(columns, store.ttl_logic) if results.timestamps is None else results.timestamps
             if store.ttl_logic is not None and not store.ttl_logic.in_event_time:
                 times = [self.process.timers.processing_time] * len(names)
             store.set_values(names, results.values, times)
@@ -178,6 +178,11 @@ class ColumnWork:
                 late = late[~results.left[columns.key_numbers.to_numpy()]]
             self.process.count(len(late), int(late.sum()))
         return None if results is None else (keys, results)
+
+    @staticmethod
+    def _write_times(columns: KeyedColumns, ttl: LiveTtl | None) -> list[int]:
+        """Return the event time of each key's last record, or with a TTL of its latest one (ms)."""
+        return _last_times(columns) if ttl is None else _latest_times(columns)
 
     def _expiry_clocks(self, columns: KeyedColumns, ttl: LiveTtl | None) -> Sequence[int]:
         """Return the time by which the value of each key may have expired before its first record (ms)."""
@@ -287,6 +292,14 @@ def _in_order(parts: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Return the rows of several parts in arrival order, in batches of as many as become records at once."""
     rows = pa.concat_batches(parts)
     return _batches(rows.take(pc.sort_indices(rows["order"])))
+
+
+def _latest_times(columns: KeyedColumns) -> list[int]:
+    """Return the latest event time of each key's records (ms)."""
+    latest = np.full(len(columns.keys), NO_WATERMARK, np.int64)
+    np.maximum.at(latest, columns.key_numbers.to_numpy(), columns.timestamps.to_numpy())
+    times: list[int] = latest.tolist()
+    return times
 
 
 def _batches(rows: pa.RecordBatch) -> list[pa.RecordBatch]:

@@ -117,8 +117,8 @@ class GroupStore(StateStore):
         return self.answer(finish(access, ())) if self.may_act(access) else self.ask(access, (), finish)
 
     def put(self, cells: Cells, entries: Sequence[tuple[bytes, Any]], own_ttl: int) -> StateFuture[None]:
-        """Write some entries of a group. It reads nothing, unless TTL needs their creation times."""
-        if not self._creation_counts:
+        """Write some entries of a group. It reads nothing, unless TTL needs their stamps."""
+        if not self._stamp_counts:
             return cast("StateFuture[None]", self._act(partial(self._set_all, cells, entries, own_ttl)))
         actions = [cells.prefix + name for name, _ in entries]
         return cast(

@@ -18,12 +18,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from headrace.api.future import CallbackTask, StateFuture
 from headrace.api.records import check_namespace
 from headrace.api.ttl import StateTtl, milliseconds_of
+from headrace.errors import StateSchemaError
 from headrace.native import Cell
 from headrace.state.backend import (
     HEADER_SIZE,
@@ -185,8 +186,8 @@ def finish_at_once(backend: StateBackend, access: Access, actions: Sequence[Acti
 _FOR_EVER = timedelta.max // timedelta(milliseconds=1)
 """Apparent lifetime before the first watermark (ms)."""
 
-_MEASURED: Final = 16
-"""Number of cached entries that are measured."""
+_MEASURED: Final = 64
+"""Number of cached entries that are measured, about: of all ages."""
 
 _DROPPED = True
 """In place of a value whose change has been yielded: it is not None, since there is a value."""
@@ -258,7 +259,8 @@ class StateStore:
         self._loading = self._calls.queues
         self._has_ttl = declared.ttl is not None
         self._ttl = lifetimes.of(declared.ttl, declared.name)
-        self._creation_counts = self._ttl is not None and not self._ttl.renews_on_write
+        self._stamp_counts = self._ttl is not None and not (self._ttl.renews_on_write and not self._ttl.in_event_time)
+        """True: a write needs the stamp of the entry that it replaces."""
 
     @property
     def handle(self) -> Any:
@@ -313,8 +315,8 @@ class StateStore:
         return self.ask(access, actions, self.once_known(cells, name, operation, unread=unread), resumes=resumes)
 
     def write(self, cells: Cells, name: bytes, operation: Operation) -> Any:
-        """Run `operation`, which needs the entry only if TTL needs its creation time."""
-        return self.read(cells, name, operation, unread=not self._creation_counts)
+        """Run `operation`, which needs the entry only if TTL needs its stamp."""
+        return self.read(cells, name, operation, unread=not self._stamp_counts)
 
     def once_known(self, cells: Cells, name: bytes, operation: Operation, *, unread: bool = False) -> Finish:
         """Return the end of a call that had to wait: the entry is as earlier calls left it, or as the backend has it."""
@@ -388,7 +390,6 @@ class StateStore:
             self.expired += 1
             cell.value, cell.dirty = None, True
             return value if ttl.returns_expired else None
-        # A late record reads with an older stamp: a read never shortens a lifetime.
         if ttl.renews_on_read and cell.stamp < (stamp := ttl.stamp(access)):
             cell.stamp, cell.dirty = stamp, True
         return value
@@ -400,8 +401,10 @@ class StateStore:
             pass
         elif ttl is None:
             cell.stamp = access.timestamp
-        elif ttl.renews_on_write or cell.value is None or ttl.is_dead(access, cell.stamp, cell.own_ttl):
+        elif cell.value is None or ttl.is_dead(access, cell.stamp, cell.own_ttl):
             cell.stamp = ttl.stamp(access)
+        elif ttl.renews_on_write:
+            cell.stamp = max(cell.stamp, ttl.stamp(access))  # a late record never shortens a lifetime
         cell.value, cell.own_ttl, cell.dirty = value, own_ttl, True
 
     def remove(self, _: Access, cell: Cell) -> None:
@@ -456,10 +459,17 @@ class StateStore:
     @property
     def size(self) -> int:
         """Return about how many bytes the cached entries take: some of them are measured."""
-        count = sum(len(cells.by_name) for cells in self.groups())
-        cached = (cell.value for cells in self.groups() for cell in cells.by_name.values())
-        sizes = [0 if value is None else len(self._codec.encode(value)) for value in islice(cached, _MEASURED)]
-        return count * memory_of(sum(sizes) // len(sizes)) if sizes else 0
+        groups = [*self.groups()]
+        count = sum(len(cells.by_name) for cells in groups)
+        cached = chain.from_iterable(cells.by_name.values() for cells in groups)
+        sizes = [*map(self._size_of, islice(cached, 0, None, 1 + count // _MEASURED))]
+        return count * memory_of(sum(sizes) // len(sizes)) + len(groups) * memory_of(0) if sizes else 0
+
+    def _size_of(self, cell: Cell) -> int:
+        try:
+            return 0 if cell.value is None else len(self._codec.encode(cell.value))
+        except StateSchemaError:  # a later record may correct it
+            return 0
 
     def peek(self, key_json: bytes, namespace: str = "") -> Any:
         """Return the current value of a key, without TTL. For tests and tools."""

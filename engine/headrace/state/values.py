@@ -72,15 +72,19 @@ class SingleStore(StateStore, ValueCells):
         return [by_name[key].value for key in keys]
 
     def set_values(self, keys: Sequence[bytes], values: Sequence[Any], timestamps: Sequence[int | None]) -> None:
-        """Set the values of keys that `values_of` has returned; None removes one. Each is stamped with a time (ms); None keeps the one that it has, and leaves a value that stays the same object unwritten."""
-        by_name = self.cells.by_name
+        """Set the values of keys that `values_of` has returned; None removes one.
+
+        Each is stamped with a time (ms), which never shortens a lifetime; None keeps the one that it has, and leaves a value that stays the
+        same object unwritten.
+        """
+        by_name, keeps_later = self.cells.by_name, self._ttl is not None
         for key, value, timestamp in zip(keys, values, timestamps, strict=True):
             cell = by_name[key]
             if timestamp is None and value is cell.value:
                 continue
-            cell.value, cell.own_ttl, cell.dirty = value, 0, True
             if timestamp is not None:
-                cell.stamp = timestamp
+                cell.stamp = max(cell.stamp, timestamp) if keeps_later and cell.value is not None else timestamp
+            cell.value, cell.own_ttl, cell.dirty = value, 0, True
 
     def values_within(self, keys: Collection[bytes], names: Sequence[bytes]) -> list[Any]:
         """Return the values of names of some keys in namespaces, for a state without TTL; None for a name without one, which need not be cached.

@@ -318,8 +318,10 @@ class Model:
             return
         old = group.get(name)
         lives_on = old is not None and not self.is_dead(old)
-        keeps = lives_on and self.ttl is not None and self.ttl.update is UpdateType.ON_CREATE
-        group[name] = Entry(value, old.stamp if keeps else self.at, own)
+        stamp = self.at
+        if lives_on and self.ttl is not None:
+            stamp = old.stamp if self.ttl.update is UpdateType.ON_CREATE else max(old.stamp, self.at)
+        group[name] = Entry(value, stamp, own)
 
     def left(self, group, name):
         entry = group.get(name)

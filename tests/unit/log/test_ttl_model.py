@@ -244,8 +244,9 @@ class Model:
             value += before.value
         if name == "pages":
             value = Pages().add(op.value, Pages().create_accumulator() if before is None else before.value)
-        born = self.ttl.update is UpdateType.ON_CREATE and before is not None
-        self.entries[which] = Entry(value, before.stamp if born else stamp, op.own, is_unsure)
+        if before is not None and self.ttl.is_active:
+            stamp = before.stamp if self.ttl.update is UpdateType.ON_CREATE else max(before.stamp, stamp)
+        self.entries[which] = Entry(value, stamp, op.own, is_unsure)
 
     def _read(self, op, name, call, clock, stamp):
         single = call == "value" or name in {"total", "pages"} or (name == "entries" and call == "get")

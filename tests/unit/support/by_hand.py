@@ -104,8 +104,11 @@ class Value:
 
     def update(self, value):
         old, stamp = self.live()
-        keeps = old is not None and self.update_type is UpdateType.ON_CREATE
-        self.found[self.stage.key] = value, stamp if keeps else self.stage.timestamp
+        if old is None or self.ttl is None:
+            stamp = self.stage.timestamp
+        elif self.update_type is not UpdateType.ON_CREATE:
+            stamp = max(stamp, self.stage.timestamp)
+        self.found[self.stage.key] = value, stamp
         return Answer(self.stage.chained)
 
     def clear(self):

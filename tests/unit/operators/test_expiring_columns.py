@@ -55,6 +55,18 @@ def test_lifetime_ends_before_first_record():
         assert [row.sales for row in harness.sink("log") if row.shop == "a"] == [sales]
 
 
+@pytest.mark.parametrize("job", [{}, ONE_BY_ONE])
+@pytest.mark.parametrize("files", [1, 3])
+def test_late_sale_never_shortens_a_lifetime(job, files):
+    """One that is later than the lifetime counts, and the total lives on."""
+    sales = [*(sale(at, 1) for at in range(0, 50, 5)), sale(-30, 1), sale(52, 1)]
+    harness = PipelineHarness(aggregated(Sold, ms(20)).sink("log", key=("shop",)), bucket=1, job=job)
+    for number in range(files):
+        harness.feed("sales", sales[number * len(sales) // files : (number + 1) * len(sales) // files])
+        harness.run()
+    assert [row.sales for row in harness.sink("log")] == [len(sales)]
+
+
 @pytest.mark.parametrize(("length", "alone"), [(10, ["a"]), (11, [])])
 def test_key_that_expires_between_records_comes_singly(length, alone):
     given = [step(sale(0), sale(0, shop="b"), later=40), step(sale(11), later=5)]

@@ -399,7 +399,9 @@ class BlockingFunction(AsyncFunction[In, Out]):
     async def invoke(self, record: In, /) -> list[Out]:
         """Return the records to emit for `record`: none, one or many. Raises `RuntimeError` before `open`."""
         if self._pool is None:
-            raise RuntimeError(f"{type(self).__name__} was called before open(); does its open() call super().open()?")
+            raise RuntimeError(
+                f"{type(self).__name__} was called before open(); does its open() have 'await super().open(services)'?"
+            )
         import asyncio  # commands that read state run no function; with ssl and logging, asyncio takes 15 ms to import
 
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._called, record)

@@ -11,15 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from heapq import merge
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 
 from headrace import clock
 from headrace.api.graph import AsyncWait, OutputMode
 from headrace.api.records import RowKind
 from headrace.async_io.attempts import Attempts, recovered, user_error
 from headrace.async_io.deletions import Deletions, settling_retractions
-from headrace.async_io.executor import take_back, turn
+from headrace.async_io.executor import MisuseError, awaited, take_back, turn
 from headrace.async_io.invocation import Invocation
 from headrace.async_io.limits import Breaker, BreakerState, Opening, RefusedError, ServiceLimit
 from headrace.async_io.lookup_cache import first_of_keys_first
@@ -231,17 +232,21 @@ class AsyncWaitOperator:
                 await function.close()
             raise
         if opening.is_open:
-            await self._opens_or_closes("none any more: close() failed", function.close)
+            await self._opens_or_closes(
+                "none any more: close() failed", partial(awaited(methodcaller("close"), "close"), function)
+            )
         self.metrics.busy_ms += round((clock.monotonic() - began) * 1000)
         self.note_breaker()
 
     async def _open(self) -> None:
         function = self.operator.function
         try:
-            await self._opens_or_closes("none yet: open() failed", lambda: function.open(self._services))
+            await self._opens_or_closes(
+                "none yet: open() failed", partial(awaited(function.open, "open"), self._services)
+            )
         except UserFunctionError as error:
             cause = error.__cause__
-            if not isinstance(cause, Exception) or not self._is_worth_a_retry(cause):
+            if not isinstance(cause, Exception) or isinstance(cause, MisuseError) or not self._is_worth_a_retry(cause):
                 raise
             with contextlib.suppress(Exception):  # release what `open` acquired before it failed
                 await function.close()

@@ -240,6 +240,13 @@ def test_function_failing_to_open_is_closed_and_blamed():
     assert service.attempts == {}
 
 
+@pytest.mark.parametrize("method", ["open", "close"])
+def test_plain_methods_are_refused(method):
+    plain = type("Plain", (Service,), {method: lambda *_: None})
+    with pytest.raises(UserFunctionError, match=rf"{method}\(\) must be an 'async def'"):
+        run(plain())
+
+
 def test_failing_close_hides_no_earlier_error():
     class Broken(Service):
         async def close(self):

@@ -46,7 +46,7 @@ class SinkConfig(Section, frozen=True, kw_only=True):
     """merge: one row per primary key, updated in place. append: rows are only added. Behind a materializer they are its changes then, with `_row_kind` and `_order`."""
 
     partition_by: tuple[str, ...] = ()
-    """Columns that the table is [partitioned by](sinks.md#partitions) when it is created: texts, whole numbers or truth values. A table that is there keeps its partitions."""
+    """Columns that the table is [partitioned by](sinks.md#partitions) when it is created: texts, whole numbers, days or truth values. A table that is there keeps its partitions."""
 
     cluster_by: tuple[str, ...] = ()
     """Columns by which [`headrace maintain --sinks`](sinks.md#small-files) puts rows that are alike into the same files (Z-order)."""

@@ -74,7 +74,7 @@ class ByHand:
             return
         stamp, items = self.baskets.get(key, (0, []))
         items = [] if stamp + TTL <= self.watermark else items
-        self.baskets[key] = (row["at"], [*items, item])
+        self.baskets[key] = (max(row["at"], stamp) if items else row["at"], [*items, item])
         line = (
             item,
             key,

@@ -72,6 +72,8 @@ class EventColumns:
                 wanted = pa.scalar(value, column.type)
             except (ArithmeticError, TypeError, ValueError):  # the column holds no such value
                 return None
+            if wanted.as_py() != value:  # a float of 32 bits is another number
+                return None
             equal = pc.fill_null(pc.equal(column, wanted), False)
         else:
             return None
@@ -110,7 +112,12 @@ def _is_one_value(field: msgspec.structs.FieldInfo) -> bool:
     """Return whether columns hold equal values of a field as one value, and a record takes any value of its type."""
     kind = annotated_type(field.type).type
     is_stored_otherwise = kind in _ONE_VALUE or (isinstance(kind, type) and issubclass(kind, enum.Enum))
-    return is_plain(field) or (is_stored_otherwise and not has_limits(field.type))
+    return is_plain(field) or (is_stored_otherwise and not has_limits(field.type) and not _compares_itself(kind))
+
+
+def _compares_itself(kind: Any) -> bool:
+    """Return whether an enumeration has code that compares its values."""
+    return any("__eq__" in vars(base) for base in kind.__mro__ if issubclass(base, enum.Enum))
 
 
 _ONE_VALUE: Final = (datetime, time, timedelta, UUID)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -34,6 +35,9 @@ class Emitted(NamedTuple):
     record: Any
 
 
+_place_of = itemgetter(0, 1)
+
+
 @dataclass
 class Reordered:
     """Changes of state, rows and timers of some keys. As a context, it takes the rows that an event emits."""
@@ -60,8 +64,9 @@ class Reordered:
         self.latest |= other.latest
 
     def columns(self, columns: KeyedColumns) -> EmittedColumns:
-        """Return what is emitted as columns."""
-        rows, numbers, timestamps, kinds, records = zip(*self.emitted, strict=True) if self.emitted else [()] * 5
+        """Return what is emitted as columns, in the order of the events."""
+        emitted = sorted(self.emitted, key=_place_of)
+        rows, numbers, timestamps, kinds, records = zip(*emitted, strict=True) if emitted else [()] * 5
         return EmittedColumns(
             pa.array(rows, pa.int64()),
             pa.array(numbers, pa.int32()),

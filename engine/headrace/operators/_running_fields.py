@@ -246,7 +246,18 @@ def _decimal_sum(layout: Layout, stored: Sequence[Any], values: pa.Array | None,
 
 
 def _merged_totals(layout: Layout, states: Sequence[Any], places: pa.Array, kind: pa.DataType) -> pa.Array:
-    return _where_any(_merged_values(layout, states, places), _totals(layout, states, places).cast(kind, safe=False))
+    totals = _totals(layout, states, places)
+    shown = totals.cast(
+        _whole_float(kind), safe=pa.types.is_integer(kind)
+    )  # a sum beyond the field is refused, record by record
+    return _where_any(_merged_values(layout, states, places), shown)
+
+
+def _whole_float(kind: pa.DataType) -> pa.DataType:
+    """Return the type of a result. Raises `NotInColumnsError` for floats of 32 bits, to which records round once, at the end."""
+    if pa.types.is_float32(kind):
+        raise NotInColumnsError
+    return kind
 
 
 def _totals(layout: Layout, states: Sequence[Any], places: pa.Array) -> pa.Array:
@@ -277,6 +288,7 @@ def _merged_means(layout: Layout, states: Sequence[Any], places: pa.Array, kind:
     totals, numbers = _totals(layout, states, places), _merged_values(layout, states, places)
     if pa.types.is_integer(totals.type) and np.abs(totals.to_numpy()).max(initial=0) >= _EXACT_FLOAT:
         raise NotInColumnsError
+    kind = _whole_float(kind)
     return pc.divide(_where_any(numbers, totals.cast(kind)), numbers.cast(kind))
 
 

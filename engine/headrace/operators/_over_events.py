@@ -145,7 +145,12 @@ class PassedRows(KeyRows):
         return [*inserted.changed.emitted()]
 
     def settle(self, at: int, now: int) -> None:
-        """Move the rows of an event time to those that no later row changes, or free them, at the time of a timer (both in ms)."""
+        """Move the rows of an event time to those that no later row changes, or free them, at the time of a timer (both in ms).
+
+        Raises `NotInColumnsError` where rows do not stay: the timer is one of code that kept them.
+        """
+        if not self._logic.stay:
+            raise NotInColumnsError
         rows = self.free(at)
         if rows is not None and self._logic.keeps_keys:
             self._pass(self._logic.settled(self._known.passed, rows), now)

@@ -48,9 +48,9 @@ class EventWork:
             return rows
         for records in self._records(rows, columns, left):
             left |= self._take(records, {key: timers.pop(key, ()) for key in records})
-        while timers:
-            some = sorted(timers)[:ROWS_AT_ONCE]
-            left |= self._take({}, {key: timers.pop(key) for key in some})
+        keys = sorted(timers)
+        for start in range(0, len(keys), ROWS_AT_ONCE):
+            left |= self._take({}, {key: timers.pop(key) for key in keys[start : start + ROWS_AT_ONCE]})
         self._take_timers(left)
         return None if rows is None else _rows_of(rows, left)
 

@@ -232,7 +232,7 @@ class ListState(State, Generic[V]):
 
 
 class MapState(State, Generic[K, V]):
-    """A map for each key. Each entry is stored by itself: `put` reads nothing and writes one row, however large the map.
+    """A map for each key. Each entry is stored by itself: `put` writes one row, however large the map, and reads nothing, but with a `ttl` that entry.
 
     With a `ttl`, each entry has its own lifetime. Entries are iterated in the order of their keys' JSON text.
     """

@@ -78,7 +78,7 @@ def allowed_retries(retry: AsyncRetryStrategy) -> int:
 _LATEST = 253_402_300_799_000
 """End of the year 9999 (ms): the last timestamp that all readers of the tables can represent."""
 _SET_ASIDE = (
-    " With on_failure=OnFailure.QUARANTINE it goes to the quarantine instead, from where 'headrace quarantine {job} --requeue' "
+    " With on_failure=OnFailure.QUARANTINE the record goes to the quarantine instead, from where 'headrace quarantine {job} --requeue' "
     "brings it back."
 )
 
@@ -472,7 +472,7 @@ class Attempts:
         """Apply the failure policy. The run fails with `run_error`, or with a `UserFunctionError` if it is None."""
         match self._wait.on_failure:
             case OnFailure.FAIL:
-                raise (run_error or self._user_error(element, error)) from error
+                raise (run_error or self._user_error(element, error, self._set_aside.strip())) from error
             case OnFailure.QUARANTINE:
                 element.status = Status.QUARANTINED
                 self._metrics.quarantined += 1
@@ -553,15 +553,15 @@ class Attempts:
         self.is_ending = True
         return error if is_interrupt(error) else self._user_error(element, error)
 
-    def _user_error(self, element: PendingCall, error: BaseException) -> UserFunctionError:
+    def _user_error(self, element: PendingCall, error: BaseException, hint: str = "") -> UserFunctionError:
         if isinstance(error, UserFunctionError):
             return error
-        return user_error(self._wait.name, repr(element.emitted.record), error)
+        return user_error(self._wait.name, repr(element.emitted.record), error, hint)
 
 
-def user_error(operator: str, what: str, error: BaseException) -> UserFunctionError:
-    """Return the error for an exception of user code, with the operator, the record and the traceback."""
-    return UserFunctionError(operator, None, what[:500], "".join(traceback.format_exception(error)))
+def user_error(operator: str, what: str, error: BaseException, hint: str = "") -> UserFunctionError:
+    """Return the error for an exception of user code, with the operator, the record, the traceback and a hint."""
+    return UserFunctionError(operator, None, what[:500], "".join(traceback.format_exception(error)) + hint)
 
 
 def text_of(error: BaseException) -> str:

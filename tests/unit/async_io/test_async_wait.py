@@ -247,6 +247,19 @@ def test_plain_methods_are_refused(method):
         run(plain())
 
 
+def test_error_of_a_call_names_the_quarantine():
+    """An exception that no retry covers is an error of the code, or an answer such as "not found"."""
+
+    class Missing(Service):
+        async def invoke(self, record, /):
+            raise LookupError("404 Not Found")
+
+    with pytest.raises(
+        UserFunctionError, match=r"(?s)404 Not Found.*\nWith on_failure=OnFailure.QUARANTINE the record goes to"
+    ):
+        run(Missing())
+
+
 def test_failing_close_hides_no_earlier_error():
     class Broken(Service):
         async def close(self):

@@ -106,8 +106,9 @@ class Loop:
         return {key: total for key, (total, stamp) in self.totals.items() if stamp + TTL_MS > now}
 
     def add(self, key, amount, by, at):
-        total = self.alive(self.watermark).get(key, 0) + amount
-        self.totals[key] = (total, at)
+        alive = self.alive(self.watermark)
+        total = alive.get(key, 0) + amount
+        self.totals[key] = (total, max(at, self.totals[key][1]) if key in alive else at)
         if total == 13:
             del self.totals[key]
         self.out.append(Total(key, total, by, at))

@@ -210,7 +210,7 @@ def test_settings_of_calls_need_an_operator(module, job_file):
 def test_service_without_settings_needs_no_name(module, job_file):
     module.write_text(pipeline_asking())
     job_file("services: {shop: {url: 'http://127.0.0.1:1', health: null}}\n")
-    load_pipeline(load_job("demo"))
+    assert "asked" in [operator.name for operator in load_pipeline(load_job("demo")).operators]
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.execution import keyed_process
-from headrace.run import transit
-from headrace.run.messages import BatchSettings
 from headrace.testing import PipelineHarness
 from tests.jobs.graphs import Ask, Program
+from tests.unit.run.test_max_memory import little_memory
 from tests.unit.support.fuzzing import examples
 
 PLACES = ("ingest.after", "task.half", "run.after", "commit.before", "commit.after", "publish.after")
@@ -50,12 +49,10 @@ def fed_in_turns(program, harness, chance):
 
 
 @contextmanager
-def little_memory(size):
-    """Let the tasks of jobs with a limit have this many bytes, far below what a job's file may say, and read few rows at once."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(BatchSettings, "memory_for", lambda batch, part: batch.max_memory and max(1, size // part))
-        patched.setattr(transit, "ROWS_AT_ONCE", 3)
-        yield {"max_memory": 1 << 24, "execution": {"async-state": {"in-flight-records-limit": 3}}}
+def few_at_once(size):
+    """Let the tasks of jobs have this many bytes, and take in few rows and records at once."""
+    with little_memory(size, rows=3) as limit:
+        yield limit | {"execution": {"async-state": {"in-flight-records-limit": 3}}}
 
 
 def check(seed, *, crashes=False, holds=False, end=False, waits=False, job=NOTHING, backend="hashmap"):
@@ -111,7 +108,7 @@ def test_crashes_and_holds_change_no_graph(seed):
 @FEW
 @given(seed=SEEDS, size=SIZES, backend=BACKENDS)
 def test_limits_of_memory_change_no_graph(seed, size, backend):
-    with little_memory(size) as job:
+    with few_at_once(size) as job:
         check(seed, crashes=True, holds=True, waits=True, job=job, backend=backend)
 
 
@@ -146,7 +143,7 @@ def test_many_random_graphs_equal_loops(seed, crashes, holds, end, waits):
     waits=st.booleans(),
 )
 def test_little_memory_changes_no_random_graph(seed, size, backend, crashes, holds, end, waits):
-    with little_memory(size) as job:
+    with few_at_once(size) as job:
         check(seed, crashes=crashes, holds=holds, end=end, waits=waits, job=job, backend=backend)
 
 

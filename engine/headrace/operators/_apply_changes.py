@@ -29,7 +29,7 @@ from headrace.operators._change_events import ChangeEvents
 from headrace.operators._event_links import EventLinks, emit_rows, end_of, row_of
 from headrace.operators._event_time import shown_length
 from headrace.operators._ranking import Timed, emit_update
-from headrace.operators._value_types import are_equal
+from headrace.operators._value_types import are_equal, are_identical
 
 if TYPE_CHECKING:
     from headrace.operators._current_row_columns import CurrentRowColumns
@@ -157,7 +157,7 @@ class CurrentRowsFunction(_AppliedChanges, ColumnFunction):
                 self._events.refuse_unless_equal(kept, last.record, ctx)
             return
         before, after = self._timed(last), None if kept is None else (self._events.row(kept), ctx.timestamp)
-        if before is not None and after is not None and are_equal(before[0], after[0]):
+        if before is not None and after is not None and are_identical(before[0], after[0]):
             after = before  # it is retracted with the time with which it was emitted
         at = ctx.timestamp if after is None else after[1]
         await self.last.update(self._last(order=order, at=at, record=kept))
@@ -350,7 +350,7 @@ class HistoryFunction(_AppliedChanges, VersionedFunction, ColumnFunction):
     async def _store(self, order: str, new: Any, later: Sequence[tuple[str, Any]], linked: Sequence[Any]) -> None:
         await self.events.put(order, new)
         for (place, event), changed in zip(later, linked, strict=True):
-            if not are_equal(changed, event):
+            if not are_identical(changed, event):
                 await self.events.put(place, changed)
         if not later:
             await self.latest.update(order)
@@ -453,12 +453,17 @@ def _shown(length: int | None) -> str:
     return "for ever (Lifetime.FOREVER)" if length is None else f"for {shown_length(length)} of event time"
 
 
-class LastEvent(Struct, frozen=True):
-    """Stored last event of a key: a text that sorts like its sequence, its row's event time (ms), and its record, None if it deletes."""
+class LastEvent(Struct, frozen=True, omit_defaults=True):
+    """Stored last event of a key: a text that sorts like its sequence, its row's event time (ms), and its record, None if it deletes.
+
+    `sequence` is never stored. Its type has the fields of the sequence, so a job that orders by others is refused, also where the
+    names of its states are the same: `a_b` is the name for a and b, and for a_b.
+    """
 
     order: str
     at: int
     record: Any
+    sequence: Any = None
 
 
 class Truncate(Struct, frozen=True):
@@ -512,7 +517,7 @@ def apply_changes(
         states["latest"] = ValueState("latest", str)
         states["events"] = MapState(f"events_by_{sequence}", str, stored)
     else:
-        stored = _last_event(takes)
+        stored = _last_event(takes, events)
         states["last"] = ValueState(f"last_event_by_{sequence}", stored)
     function_type: Any = types.new_class(
         rows.__name__, (rows, base), exec_body=lambda namespace: namespace.update(states)
@@ -521,13 +526,14 @@ def apply_changes(
     return function
 
 
-def _last_event(takes: type[Struct]) -> Any:
+def _last_event(takes: type[Struct], events: ChangeEvents) -> Any:
     """Return the type of a stored last event."""
     return msgspec.defstruct(
         f"Last{takes.__name__}",
-        [("order", str), ("at", int), ("record", takes | None)],
+        [("order", str), ("at", int), ("record", takes | None), ("sequence", events.sequence | None, None)],
         bases=(LastEvent,),
         frozen=True,
+        omit_defaults=True,
     )
 
 

@@ -60,10 +60,23 @@ class ColumnChanges:
 
 
 def differ(now: pa.Array, earlier: pa.Array) -> Flags:
-    """Return for each pair of values whether they differ; null is equal to null."""
+    """Return for each pair of values whether they differ; null is equal to null, and -0.0 to 0.0."""
     unequal = pc.fill_null(pc.not_equal(now, earlier), False)
     flags: Flags = pc.or_(unequal, pc.xor(now.is_null(), earlier.is_null())).to_numpy(zero_copy_only=False)
     return flags
+
+
+def are_other(now: pa.Array, earlier: pa.Array) -> Flags:
+    """Return for each pair of values whether they differ, or are written otherwise: -0.0 is not 0.0."""
+    flags = differ(now, earlier)
+    if pa.types.is_floating(now.type):
+        flags = flags | (_signs(now) != _signs(earlier))
+    return flags
+
+
+def _signs(values: pa.Array) -> Flags:
+    signs: Flags = np.signbit(pc.fill_null(values, 0.0).to_numpy(zero_copy_only=False))
+    return signs
 
 
 def _latest(marked: Flags) -> Numbers:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.api.batches import ColumnResults, ColumnTimer, KeyedColumns
 from headrace.operators._change_events import ChangeEvents
-from headrace.operators._column_changes import ColumnChanges, differ
+from headrace.operators._column_changes import ColumnChanges, are_other
 from headrace.operators._column_lifetimes import last_watermarks
 from headrace.operators._column_records import ColumnRecords
 from headrace.operators._event_columns import EventColumns, fit_columns
@@ -164,7 +164,7 @@ class _CurrentRows:
     def _differ(self, places: Numbers, before: Numbers) -> Flags:
         differs = np.zeros(len(places), bool)
         for name in self._events.reader.copied:
-            differs |= differ(self._records.values(name, places), self._records.values(name, before))
+            differs |= are_other(self._records.values(name, places), self._records.values(name, before))
         return differs
 
     def _timers(self, times: Numbers) -> list[ColumnTimer]:

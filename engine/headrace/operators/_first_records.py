@@ -27,7 +27,7 @@ from headrace.operators._column_lifetimes import columns_see_end
 from headrace.operators._event_time import freed_by
 from headrace.operators._normalize import OF_KEY, unmatched
 from headrace.operators._ranking import Ranking
-from headrace.operators._value_types import are_equal
+from headrace.operators._value_types import are_identical
 
 if TYPE_CHECKING:
     from headrace.operators._last_record_columns import LastRecordColumns
@@ -261,7 +261,7 @@ class UpsertTopFunction(RetractableTopFunction[In, Out]):
         if ctx.row_kind.is_retraction:
             if old is None:
                 self._unmatched(record, ctx)
-        elif old is not None and are_equal(old.record, record):
+        elif old is not None and are_identical(old.record, record):
             await self._renew(rows, behind)
             return rows
         if behind is not None:

@@ -28,7 +28,7 @@ from headrace.operators._event_time import freed_by
 from headrace.operators._multisets import Entry
 from headrace.operators._normalize import OF_KEY, unmatched
 from headrace.operators._result_record import MultisetField, ResultRecord
-from headrace.operators._value_types import are_equal
+from headrace.operators._value_types import are_identical
 from headrace.operators._window_results import check_can_retract, check_kind
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class GroupAggregation(KeyedProcessFunction[In, Out], OperatorFunction, BundleFu
         """Emit the change from the result `shown` to that of the group, and store the group."""
         before, at = shown
         after, _ = self._shown(group, ctx)
-        is_same = are_equal(before, after)
+        is_same = are_identical(before, after)
         if before is not None and not is_same and (after is None or self._options.retract):
             ctx.collect(before, RowKind.DELETE if after is None else RowKind.UPDATE_BEFORE, timestamp=at)
         if after is not None:

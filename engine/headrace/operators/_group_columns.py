@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.api.batches import ColumnResults, KeyedColumns
 from headrace.api.graph import Emit
 from headrace.api.options import GroupOptions
-from headrace.operators._column_changes import ColumnChanges, differ
+from headrace.operators._column_changes import ColumnChanges, are_other
 from headrace.operators._column_lifetimes import may_expire_before
 from headrace.operators._result_record import AggregatedField, ResultRecord
 from headrace.operators._running_fields import (
@@ -107,7 +107,7 @@ class GroupColumns:
         had_result = is_asked & has_rows[before]
         replaces = np.flatnonzero(had_result)
         emits = is_asked.copy()
-        emits[replaces] = _differs(fields, replaces, before[replaces])
+        emits[replaces] = _are_other(fields, replaces, before[replaces])
         return ColumnChanges(layout, emits, before, had_result, has_result=np.ones(len(places), bool))
 
     def _records(
@@ -146,11 +146,11 @@ class GroupColumns:
         return list(map(self._group, rows, aggregates, emitted_at[ends].tolist()))
 
 
-def _differs(fields: dict[str, RunningField], places: Numbers, before: Numbers) -> Flags:
-    """Return for each place whether its result differs from the one before."""
+def _are_other(fields: dict[str, RunningField], places: Numbers, before: Numbers) -> Flags:
+    """Return for each place whether its result is another one than that before."""
     differs = np.zeros(len(places), bool)
     for field in fields.values():
         if field.always_changes:
             return np.ones(len(places), bool)
-        differs |= differ(field.results(places), field.results(before))
+        differs |= are_other(field.results(places), field.results(before))
     return differs

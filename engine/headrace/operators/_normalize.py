@@ -16,7 +16,7 @@ from headrace.api.records import RowKind, Struct
 from headrace.api.states import ValueState
 from headrace.api.ttl import StateTtl
 from headrace.operators._event_time import freed_by
-from headrace.operators._value_types import are_equal
+from headrace.operators._value_types import are_identical
 
 OF_KEY: Final = "records of its key"
 IN_WINDOW: Final = "records of its key in its window"
@@ -69,7 +69,7 @@ class NormalizeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         elif last is None:
             await self.last.update(self._last(at=ctx.timestamp, record=record))
             ctx.collect(record)
-        elif not are_equal(last.record, record):
+        elif not are_identical(last.record, record):
             await self.last.update(self._last(at=ctx.timestamp, record=record))
             ctx.collect(last.record, RowKind.UPDATE_BEFORE, timestamp=last.at)
             ctx.collect(record, RowKind.UPDATE_AFTER)

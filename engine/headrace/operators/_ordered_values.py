@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from headrace.operators._accumulators import Accumulator, Change, CountedAccumulator, check_finite
-from headrace.operators._value_types import are_equal, reader
+from headrace.operators._value_types import are_equal, are_identical, reader
 
 _value: Callable[[Any], Any] = itemgetter(0)
 _time: Callable[[Any], int] = itemgetter(0)
@@ -118,13 +118,13 @@ class FirstOfAll(Accumulator):
         return any(are_equal(other, value) for _, other in state)
 
     def remove(self, state: list[Any], value: Any, change: Change, /) -> list[Any]:
-        """Return the state without a value that it `may_hold`: the one of the change's event time, else the first one.
+        """Return the state without a value that it `may_hold`: the identical one, the one of the change's event time, else the first one.
 
         Event times may differ: a function that retracts a record emits the retraction with the time of another record by
         default.
         """
         places = (place for place, (_, other) in enumerate(state) if are_equal(other, value))
-        del state[min(places, key=lambda place: (state[place][0] != change.at, place))]
+        del state[min(places, key=lambda place: (*_otherness(state[place], value, change), place))]
         return state
 
     def merge(self, one: list[Any], other: list[Any], /) -> list[Any]:
@@ -176,11 +176,11 @@ class ExtremeByOfAll(Accumulator):
         return by is None or bool(self._places(state, by, value))
 
     def remove(self, state: list[Any], value: Any, change: Change, /) -> list[Any]:
-        """Return the state without a value that it `may_hold`: the one of the change's event time, else the first one with its `by`."""
+        """Return the state without a value that it `may_hold`: the identical one, the one of the change's event time, else the first one with its `by`."""
         by = self._by(change.record)
         if by is not None:
             places = self._places(state, by, value)
-            del state[min(places, key=lambda place: (state[place][1] != change.at, place))]
+            del state[min(places, key=lambda place: (*_otherness(state[place][1:], value, change), place))]
         return state
 
     @staticmethod
@@ -198,6 +198,12 @@ class ExtremeByOfAll(Accumulator):
         if not state:
             return None
         return state[bisect_left(state, state[-1][0], key=_value) if self._takes_larger else 0][2]
+
+
+def _otherness(stored: tuple[int, Any], value: Any, change: Change) -> tuple[bool, bool]:
+    """Return how far an equal value with its event time (ms) is another one than that of a change: written otherwise, or of another time."""
+    at, other = stored
+    return not are_identical(other, value), at != change.at
 
 
 def _by_and_time(entry: Any) -> tuple[Any, int]:

@@ -16,7 +16,7 @@ from headrace.operators._event_time import LAST_TIME
 from headrace.operators._frames import Frame, time_of
 from headrace.operators._over_record import OverRecord, Row
 from headrace.operators._ranking import sort_text
-from headrace.operators._value_types import ValueType, are_equal
+from headrace.operators._value_types import ValueType, are_identical
 
 END: Final = LAST_TIME + 1
 """Time that only the end of the input passes (ms)."""
@@ -69,7 +69,7 @@ class Changed(NamedTuple):
         for old, new in zip(self.before[self.first :], self.after[self.first :], strict=True):
             if new.emitted and not old.emitted:
                 yield RowKind.INSERT, new.at, new.result
-            elif new.emitted and not are_equal(old.result, new.result):
+            elif new.emitted and not are_identical(old.result, new.result):
                 yield RowKind.UPDATE_BEFORE, new.at, old.result
                 yield RowKind.UPDATE_AFTER, new.at, new.result
 
@@ -80,7 +80,7 @@ class Changed(NamedTuple):
         return [
             place
             for place, (old, new) in enumerate(pairs, self.first)
-            if old.emitted is not new.emitted or not are_equal(old.result, new.result)
+            if old.emitted is not new.emitted or not are_identical(old.result, new.result)
         ]
 
 

@@ -30,7 +30,16 @@ from headrace.api.column_reads import TIME, ColumnReads, Kind, copied, fields_re
 from headrace.api.functions import Context
 from headrace.api.options import Ranks
 from headrace.api.records import RowKind, Struct, with_digits
-from headrace.operators._value_types import ORDERED, ValueType, annotated_type, are_equal, named, reader, value_type
+from headrace.operators._value_types import (
+    ORDERED,
+    ValueType,
+    annotated_type,
+    are_equal,
+    are_identical,
+    named,
+    reader,
+    value_type,
+)
 
 SortText = Callable[[Any], str]
 
@@ -360,13 +369,13 @@ class Ranking:
 
     @staticmethod
     def place_of(rows: Sequence[Any], row: Any) -> int | None:
-        """Return the index of the first row with an equal record, preferring the same event time; None if there is no such row.
+        """Return the index of the first row with an equal record, preferring an identical one, and the same event time; None without any.
 
         Event times may differ: a function that retracts a record emits the retraction with the time of another record
         by default.
         """
         places = [place for place, other in enumerate(rows) if are_equal(other.record, row.record)]
-        return min(places, key=lambda place: rows[place].at != row.at, default=None)
+        return min(places, key=lambda place: _otherness(rows[place], row), default=None)
 
     # ------------------------------------------------------------------------------------------------------ results
 
@@ -424,8 +433,13 @@ def merged(rows: Sequence[Any], later: Sequence[Any]) -> list[Any]:
     return sorted([*rows, *later], key=_place)
 
 
+def _otherness(equal: Any, row: Any) -> tuple[bool, bool]:
+    """Return how far a row with an equal record is another one: it is written otherwise, or has another event time."""
+    return not are_identical(equal.record, row.record), equal.at != row.at
+
+
 def _are_same(one: Timed, other: Timed) -> bool:
-    return one[1] == other[1] and are_equal(one[0], other[0])
+    return one[1] == other[1] and are_identical(one[0], other[0])
 
 
 def emit_update(ctx: Context, before: Timed | None, after: Timed | None) -> None:

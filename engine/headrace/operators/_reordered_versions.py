@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.api.batches import ChangedEntry, ColumnTimer, EmittedColumns, KeyedColumns
 from headrace.api.records import RowKind
 from headrace.operators._event_links import EventLinks, emit_rows
-from headrace.operators._value_types import are_equal
+from headrace.operators._value_types import are_equal, are_identical
 
 
 class Arrived(NamedTuple):
@@ -161,5 +161,5 @@ class ReorderedVersions:
         chain.places.insert(at, place)
         chain.events[at:] = [new, *behind]
         pairs = zip(later, behind, strict=True)
-        relinked = {text: (other, event.at) for (text, old), other in pairs if not are_equal(other, old)}
+        relinked = {text: (other, event.at) for (text, old), other in pairs if not are_identical(other, old)}
         return {place: (new, event.at), **relinked}

@@ -19,7 +19,7 @@ from headrace.operators._event_time import check_in_calendar
 from headrace.operators._normalize import IN_WINDOW, unmatched
 from headrace.operators._over_rows import time_text
 from headrace.operators._sessions import Live, SessionAggregation, Span
-from headrace.operators._value_types import are_equal
+from headrace.operators._value_types import place_among
 from headrace.operators._window_results import WindowResult
 
 In = TypeVar("In", bound=Struct)
@@ -80,7 +80,7 @@ class ChangedSessions(SessionAggregation[In, Out]):
             self.set_aside_late(record, ctx)
             return
         records = await self._records_at(at)
-        place = next((place for place, other in enumerate(records) if are_equal(other, record)), None)
+        place = place_among(records, record)
         if place is None:
             ctx.quarantine(unmatched(ctx.row_kind, IN_WINDOW))
             return

@@ -34,7 +34,7 @@ from headrace.operators._triggers import (
     rows_of,
     shown_early,
 )
-from headrace.operators._value_types import are_equal
+from headrace.operators._value_types import are_identical
 from headrace.operators._window_pieces import DividedParts, merge_parts, moves_of, stays
 from headrace.operators._window_results import (
     EARLY,
@@ -440,7 +440,7 @@ class SessionAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction
             return
         emitted = self.emitted.namespace(session.name)
         before = await emitted.value()
-        if are_equal(before, now):
+        if are_identical(before, now):
             return
         self._replace([] if before is None else [before], now, ctx)
         await emitted.update(now)

@@ -45,6 +45,7 @@ from headrace.operators._triggers import (
     rows_of,
     shown_early,
 )
+from headrace.operators._value_types import are_identical
 from headrace.operators._window_pieces import NO_PIECES, DividedParts, moves_of, stays
 from headrace.operators._window_results import (
     BOUNDS,
@@ -340,7 +341,7 @@ class SlicedAggregation(WindowFunction[In, Out], BundleFunction, ColumnFunction)
             return
         emitted = self.emitted.namespace(str(end))
         before = await emitted.value()
-        if before != now:
+        if not are_identical(before, now):
             self._window_result.emit(ctx, before, now, at=end - 1)
             await emitted.update(now)
 

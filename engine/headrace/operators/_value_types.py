@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Union, cast, get_args, get_origin
 from uuid import UUID
 
 import msgspec
+from msgspec import inspect
 
 from headrace.api.batches import BundledRecord
 from headrace.api.records import Struct, canonical_encoder, digits_of, unit_of
@@ -32,23 +33,55 @@ def are_equal(left: Any, right: Any) -> bool:
     """Return whether two records are equal; None is equal to None. `true` and `1` are two values of free JSON, and one to Python."""
     if left != right:
         return False
-    return left is None or not _has_free_json(cast("Hashable", type(left))) or _text_of(left) == _text_of(right)
+    return left is None or not _has_free_json(_type_of(left)) or _text_of(left) == _text_of(right)
+
+
+def are_identical(left: Any, right: Any) -> bool:
+    """Return whether two values are equal and written alike: 0.0 and -0.0 are not. So a row is taken back as it was emitted."""
+    if not are_equal(left, right):
+        return False
+    return left is None or not _has_spellings(_type_of(left)) or _text_of(left) == _text_of(right)
+
+
+def place_among(values: Sequence[Any], wanted: Any) -> int | None:
+    """Return the first place of a value among others: of the identical one, else of an equal one; None without any."""
+    equal = [place for place, value in enumerate(values) if are_equal(value, wanted)]
+    return next((place for place in equal if are_identical(values[place], wanted)), equal[0] if equal else None)
+
+
+def _type_of(value: Any) -> Hashable:
+    return cast("Hashable", type(value))
 
 
 @lru_cache(1024)
 def _has_free_json(record: Hashable) -> bool:
     """Return whether values of a type have a part of free JSON."""
-    return _is_free(msgspec.inspect.type_info(record))
+    return _has_part(inspect.type_info(record), _is_free)
 
 
-def _is_free(kind: msgspec.inspect.Type) -> bool:
-    """Return whether values of a type have a part of any type."""
+@lru_cache(1024)
+def _has_spellings(record: Hashable) -> bool:
+    """Return whether equal values of a type may be written in several ways."""
+    return _has_part(inspect.type_info(record), _is_spelled)
+
+
+def _is_free(kind: inspect.Type) -> bool:
+    return isinstance(kind, inspect.AnyType)
+
+
+def _is_spelled(kind: inspect.Type) -> bool:
+    """Return whether equal values may be written as 0.0 and -0.0, 1.0 and 1.00, in two zones, or as code of a record compares them."""
+    if isinstance(kind, inspect.StructType):
+        return kind.cls.__eq__ is not msgspec.Struct.__eq__
+    return isinstance(kind, inspect.AnyType | inspect.FloatType | inspect.DecimalType | inspect.DateTimeType)
+
+
+def _has_part(kind: inspect.Type, fits: Callable[[inspect.Type], bool]) -> bool:
+    """Return whether a part of values of a type fits."""
     parts = (getattr(kind, name, ()) for name in ("types", "item_types", "item_type", "key_type", "value_type", "type"))
     inner = [part for value in parts for part in (value if isinstance(value, tuple) else (value,))]
     fields = [field.type for field in getattr(kind, "fields", ())]
-    return isinstance(kind, msgspec.inspect.AnyType) or any(
-        _is_free(part) for part in (*inner, *fields) if isinstance(part, msgspec.inspect.Type)
-    )
+    return fits(kind) or any(_has_part(part, fits) for part in (*inner, *fields) if isinstance(part, inspect.Type))
 
 
 def named(types_of_values: Sequence[type]) -> str:

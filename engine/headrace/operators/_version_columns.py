@@ -7,7 +7,7 @@ last version alone: columns make these versions. The events of other keys are pu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.api.batches import ChangedEntry, ColumnResults, ColumnTimer, EmittedColumns, KeyedColumns
 from headrace.api.records import RowKind
 from headrace.operators._change_events import ChangeEvents, ValidFrom
-from headrace.operators._column_changes import differ
+from headrace.operators._column_changes import are_other, differ
 from headrace.operators._column_lifetimes import last_watermarks
 from headrace.operators._column_records import ColumnRecords
 from headrace.operators._event_columns import EventColumns, fit_columns
@@ -219,16 +219,16 @@ class _Versions:
         self.had_row: Flags = self.has_row[chains.before] & chains.is_new
         self.opens: Flags = self.has_row & chains.is_new
         both = np.flatnonzero(self.opens & self.had_row)
-        self.opens[both] = self._differ(events.reader.tracked, both)
+        self.opens[both] = self._compared(differ, events.reader.tracked, both)
         opened = np.where(self.opens | self.layout.is_stored, np.arange(len(self.layout.order)), 0)
         self.opener = np.maximum.accumulate(opened)
         """For each place, that of the event which opened its version, or where its key begins."""
 
-    def _differ(self, names: Sequence[str], places: Numbers) -> Flags:
-        """Return whether some fields of the rows at some places differ from those of the row before."""
+    def _compared(self, compare: Callable[[Any, Any], Flags], names: Sequence[str], places: Numbers) -> Flags:
+        """Return whether some fields of the rows at some places differ from those of the row before, as `compare` says."""
         records, before, differs = self.chains.records, self.chains.before[places], np.zeros(len(places), bool)
         for name in names:
-            differs |= differ(records.values(name, places), records.values(name, before))
+            differs |= compare(records.values(name, places), records.values(name, before))
         return differs
 
     @cached_property
@@ -242,7 +242,7 @@ class _Versions:
         """Return what is emitted: the change of the version before, `-U` and `+U`, and the new version."""
         goes_on = np.flatnonzero(self.had_row & self.has_row & ~self.opens)
         changes = self.had_row.copy()
-        changes[goes_on] = self._differ(self.chains.events.reader.copied, goes_on)
+        changes[goes_on] = self._compared(are_other, self.chains.events.reader.copied, goes_on)
         places = np.flatnonzero(changes | self.opens)
         places = places[np.argsort(self.layout.order[places], kind="stable")]
         updates = changes[places]

@@ -15,7 +15,7 @@ from headrace.api.states import ListState
 from headrace.operators._event_time import check_in_calendar
 from headrace.operators._processing_time import check_takes_nothing_back, in_time, timed_name
 from headrace.operators._slice_times import Sliced, last_slices
-from headrace.operators._value_types import are_equal
+from headrace.operators._value_types import place_among
 
 Left = TypeVar("Left", bound=Struct)
 Right = TypeVar("Right", bound=Struct)
@@ -62,7 +62,7 @@ class WindowJoinFunction(JoinFunction[Left, Right, Out]):
         records = side.namespace(str(start))
         if ctx.row_kind.is_retraction:
             held = list(await records.get())
-            place = next((place for place, other in enumerate(held) if are_equal(other, record)), None)
+            place = place_among(held, record)
             if place is not None:
                 del held[place]
                 await (records.update(held) if held else records.clear())

@@ -20,7 +20,7 @@ from headrace.names import counted
 from headrace.operators._accumulators import BundledChanges, Change
 from headrace.operators._ranking import Ranking, merged
 from headrace.operators._triggers import Early, purges
-from headrace.operators._value_types import are_equal
+from headrace.operators._value_types import are_identical
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
@@ -338,12 +338,12 @@ def next_step(start: int, end: int, step: int, watermark: int) -> int | None:
 
 
 def emit_change(ctx: Context, before: Any, after: Any, *, at: int) -> None:
-    """Emit the change of a result from `before` to `after`: nothing if they are equal. None means no result.
+    """Emit the change of a result from `before` to `after`: nothing if they are identical. None means no result.
 
     `at` is the event time of both (ms): a result is retracted with its original event time, so that windows downstream
     find it in its window.
     """
-    if are_equal(before, after):
+    if are_identical(before, after):
         return
     if before is None:
         ctx.collect(after, timestamp=at)

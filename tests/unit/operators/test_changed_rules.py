@@ -5,12 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace import History, JoinType, Lifetime, Pipeline, Struct, Timestamp
 from headrace.errors import StateSchemaError
 from headrace.operators import Count, Max
+from headrace.state.type_schema import differences, type_schema_of
 from headrace.testing import PipelineHarness
+from tests.unit.support.fuzzing import examples
 
 SECOND = timedelta(seconds=1)
 FOREVER = Lifetime.FOREVER
@@ -106,3 +111,59 @@ def test_changed_rule_refuses_stored_state(before, after):
     harness.change(pipeline=after())
     with pytest.raises(StateSchemaError, match="state '"):
         harness.run()
+
+
+class Placed(Struct, frozen=True):
+    item: str
+    at: Timestamp
+    a: int = 1
+    b: int = 2
+    c: int = 3
+    a_b: int = 4
+    b_c: int = 5
+    a_b_c: int = 6
+
+
+class PlacedVersion(Struct, frozen=True):
+    item: str
+    valid_from: int
+    valid_to: int | None
+
+
+def placed(history, fields):
+    rules = {"record": PlacedVersion, "history": history, "corrections": FOREVER} if history is History.SCD2 else {}
+    rows = Pipeline("p").source("rows", Placed, event_time="at")
+    return rows.apply_changes("op", key=("item",), sequence_by=fields, **rules).sink("out", key="item")
+
+
+def runs_again(pipeline, changed):
+    harness = PipelineHarness(pipeline)
+    harness.feed("rows", [Placed("x", 1)])
+    harness.run()
+    harness.change(pipeline=changed)
+    harness.feed("rows", [Placed("x", 2, 7, 7, 7, 7, 7, 7)])
+    harness.run()
+
+
+SEQUENCES = [("a", "b", "c"), ("a_b", "c"), ("a", "b_c"), ("a_b_c",)]
+
+
+@examples(24)
+@given(history=st.sampled_from(History), before=st.sampled_from(SEQUENCES), after=st.sampled_from([*SEQUENCES, ("c",)]))
+def test_only_equal_sequences_share_state(history, before, after):
+    if before == after:
+        runs_again(placed(history, before), placed(history, after))
+    else:
+        with pytest.raises(StateSchemaError, match="state '"):
+            runs_again(placed(history, before), placed(history, after))
+
+
+def test_sequence_changes_no_stored_event():
+    stream = placed(History.SCD1, ("a", "b"))
+    stored = next(operator for operator in stream.operators if operator.name == "op").function.last.type
+    before = msgspec.defstruct("Before", [("order", str), ("at", int), ("record", Placed | None)])
+    for record in (None, Placed("x", 1)):
+        assert msgspec.json.encode(stored(order="o", at=1, record=record)) == msgspec.json.encode(
+            before("o", 1, record)
+        )
+    assert differences(type_schema_of(before), type_schema_of(stored)) == []

@@ -249,7 +249,7 @@ class Stage:
             stage=1,
         )
         columns, left = None, batches_of(rows)
-        if self.by_columns and self.operator.function.takes_columns:
+        if self.by_columns and getattr(self.operator.function, "takes_columns", False):
             work = ColumnWork(self.operator, process, watermarks, self.watermark, (Sale,))
             with mock.patch.object(keyed_stage, "ROWS_AT_ONCE", AT_ONCE):
                 columns, left = work.run(left)

@@ -33,6 +33,10 @@ class UnfitRecord(ValueError):  # noqa: N818 - it names the record, as "bad row"
         self.index, self.field, self.why, self.advice = index, field, why, advice
 
 
+class UnfitPartition(UnfitRecord):
+    """A record holds a text that cannot be the name of a partition in its sink. No code is to blame for it."""
+
+
 def to_array(values: Sequence[Any], column: Column, *, sink: bool = False) -> pa.Array:
     """Return the values of a column as an array of its type, or with `sink` of its type in a sink.
 

@@ -106,7 +106,7 @@ class MaterializerWork:
         self.output.count_keyed(materializer.metrics)
         decode = msgspec.json.Decoder(self.stage.record).decode
         rows = [make_emitted((order, 0, kind, decode(raw))) for order, kind, _, raw in materializer.outputs()]
-        with refusing_unfit(operator.name, rows):
+        with refusing_unfit(operator.name, rows, sink.name):
             self.output.changes(sink, rows)
 
     def _without_history(self, operator: UpsertMaterialize) -> PassThrough:

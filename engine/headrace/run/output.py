@@ -259,14 +259,14 @@ class SinkFiles(_Staging):
     maker: str
 
     def take(self, rows: Rows, /) -> None:
-        """Stage rows in the sink's folder. Raises `UserFunctionError` for a record that its columns cannot store."""
+        """Stage rows in the sink's folder. Raises what `refusing_unfit` does for a record that the sink cannot store."""
         if not len(rows):
             return
         schema = sink_schema(self.record, names=plan_of(self.output.batch.code).sinks[self.sink].names)
         if isinstance(rows, ColumnarRows) and self._appends(rows, schema):
             return
         emitted = as_records(rows)
-        with refusing_unfit(self.maker, emitted):
+        with refusing_unfit(self.maker, emitted, self.sink):
             columns = to_columns([item.record for item in emitted], schema, self.record)
             self.output.append_table(self.sink, columns)
 

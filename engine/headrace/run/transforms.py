@@ -17,7 +17,7 @@ import msgspec
 
 from headrace.api.graph import Additions, AssignEventTime, DropUpdateBefore, Filter, FlatMap, Map, StatelessTransform
 from headrace.api.records import RowKind
-from headrace.errors import UserFunctionError
+from headrace.errors import SinkMismatchError, UserFunctionError
 from headrace.execution.element import Emitted, make_emitted, shown_record
 from headrace.execution.process_context import LATEST_TIMER
 from headrace.execution.record_copies import copied, is_immutable
@@ -25,7 +25,7 @@ from headrace.interrupts import is_interrupt
 from headrace.records.column_kinds.kind import ScalarKind
 from headrace.records.column_types import columns_of
 from headrace.records.order import output_order
-from headrace.records.value_arrays import UnfitRecord
+from headrace.records.value_arrays import UnfitPartition, UnfitRecord
 from headrace.run.rows import ColumnarRows, Pipe, Rows, as_records
 
 
@@ -48,10 +48,20 @@ def failed(transform: str, record: msgspec.Struct, why: str) -> UserFunctionErro
 
 
 @contextmanager
-def refusing_unfit(maker: str, emitted: Sequence[Emitted]) -> Iterator[None]:
-    """Raise `UserFunctionError` when columns cannot store a record that the operator or transform `maker` has made."""
+def refusing_unfit(maker: str, emitted: Sequence[Emitted], sink: str | None = None) -> Iterator[None]:
+    """Raise `UserFunctionError` when columns cannot store a record that the operator or transform `maker` has made.
+
+    Raises `SinkMismatchError` where a partition of the `sink` cannot have its name.
+    """
     try:
         yield
+    except UnfitPartition as error:
+        msg = (
+            f"sink '{sink}' is partitioned by {error.field}, and a record of '{maker}' has no name for a partition: {error.field} "
+            f"{error.why}. Nothing of this micro-batch was committed. Give such records another text or None before the sink, or filter "
+            f"them out; or partition it by another column.\n  record {emitted[error.index].record!r:.500}"
+        )
+        raise SinkMismatchError(msg) from error
     except UnfitRecord as error:
         why = f"it emitted this record, and {error.field or 'it'} {error.why}. {error.advice}"
         raise UserFunctionError(maker, None, f"{emitted[error.index].record!r:.500}", why) from error

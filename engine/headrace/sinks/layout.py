@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.records.value_arrays import UnfitRecord
+from headrace.records.value_arrays import UnfitPartition
 from headrace.storage.files import partition_text
 
 PARTITION_TYPES: Final = (pa.string(), pa.int64(), pa.int32(), pa.int16(), pa.int8(), pa.bool_(), pa.date32())
@@ -40,17 +40,17 @@ def layout_problems(schema: pa.Schema, partition_by: Sequence[str], cluster_by: 
 
 
 def check_partition_values(rows: pa.Table, columns: Sequence[str]) -> None:
-    """Raise `UnfitRecord` for a row with an empty text in a partition column: Delta's log cannot tell it from null."""
+    """Raise `UnfitPartition` for a row with an empty text in a partition column: Delta's log cannot tell it from null."""
     for name in columns:
         if rows.schema.field(name).type == pa.string():
             empty = pc.indices_nonzero(pc.fill_null(pc.equal(rows[name], ""), False))
             if len(empty):
-                why = "is '', and the sink is partitioned by it: Delta cannot tell an empty text from null there"
-                raise UnfitRecord(empty[0].as_py(), name, why)
+                why = "is '', and Delta cannot tell an empty text from null there"
+                raise UnfitPartition(empty[0].as_py(), name, why)
 
 
 def check_folder_names(rows: pa.Table, columns: Sequence[str], *, is_merged: bool) -> None:
-    """Raise `UnfitRecord` for a row with a text in a partition column that is too long for a folder's name.
+    """Raise `UnfitPartition` for a row with a text in a partition column that is too long for a folder's name.
 
     `is_merged`: a merge or a compaction by deltalake names the folder, too, and escapes all but ASCII letters and digits.
     """
@@ -62,14 +62,14 @@ def check_folder_names(rows: pa.Table, columns: Sequence[str], *, is_merged: boo
                 size = len(folder.encode())
                 if size > _LONGEST_NAME:
                     row = pc.index(rows[name], pa.scalar(value, pa.string())).as_py()
-                    why = f"is too long: the sink's partitions are folders, and this one's name would have {size:,} of {_LONGEST_NAME} bytes"
-                    raise UnfitRecord(row, name, why)
+                    why = f"is too long: partitions are folders, and this one's name would have {size:,} of {_LONGEST_NAME} bytes"
+                    raise UnfitPartition(row, name, why)
 
 
 def by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
     """Yield the rows of each partition, in their order, without the partition columns.
 
-    Without partition columns, yield all rows at once. Raises `UnfitRecord` for an empty text in a partition column.
+    Without partition columns, yield all rows at once. Raises `UnfitPartition` for an empty text in a partition column.
     """
     if not columns:
         yield {}, rows

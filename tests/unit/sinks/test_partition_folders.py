@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace import Pipeline
 from headrace.edits.compact import compact_sinks
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, SinkMismatchError
 from headrace.testing import PipelineHarness
 from tests.unit.support.fuzzing import examples
 from tests.unit.support.partitioned_rows import Row
@@ -89,13 +89,35 @@ def test_long_values_are_refused_before_the_commit(mode, day):
     harness.run()
     file = harness.feed("rows", [Row("b", 1, "tue"), Row("c", 1, day)])
     before = harness.facts[-1].checkpoint_id
-    with pytest.raises(HeadraceError, match="day is too long: the sink's partitions are folders"):
+    with pytest.raises(
+        HeadraceError, match="'taken' is partitioned by day, .* day is too long: partitions are folders"
+    ):
         harness.run()
     assert harness.facts[-1].checkpoint_id == before
     (harness.folder / "input" / "rows" / file).unlink()
     harness.feed("rows", [Row("b", 1, "tue"), Row("c", 1, "x" * 251)])
     harness.run()
     assert sorted(row.id for row in harness.sink("taken")) == ["a", "b", "c"]
+
+
+@examples(8)
+@given(
+    days=st.lists(st.sampled_from(["", None, "mon", " ", "x" * 255]), min_size=1, max_size=3),
+    mode=st.sampled_from(["append", "merge"]),
+)
+def test_sink_refuses_what_partitions_cannot_name(days, mode):
+    harness = harness_of(mode, ["day"])
+    harness.feed("rows", [Row(str(number), 1, day) for number, day in enumerate(days)])
+    if not {"", "x" * 255} & {*days}:
+        harness.run()
+        assert sorted(row.day or "-" for row in harness.sink("taken")) == sorted(day or "-" for day in days)
+        return
+    with pytest.raises(SinkMismatchError) as caught:
+        harness.run()
+    message = str(caught.value)
+    assert message.startswith("sink 'taken' is partitioned by day, and a record of ")
+    assert "user function" not in message
+    assert not harness.sink("taken")
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import math
 import traceback
 from collections.abc import Awaitable, Coroutine, Sequence
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -38,6 +38,12 @@ from headrace.interrupts import is_interrupt
 from headrace.names import counted
 
 _LIMIT = 1000
+
+
+class _Unwanted(NamedTuple):
+    """Results that the retry strategy has judged as worth another call: it is asked once for each response."""
+
+    results: list[msgspec.Struct]
 
 
 def recovered(element: PendingCall, option: RecoveryOption) -> PendingCall:
@@ -141,7 +147,7 @@ class Attempts:
             element.is_changed = element.is_calling = True
             return False
         try:
-            is_final = self._is_final(results)
+            is_final, results = self._judged(results)
         except BaseException as error:
             raise self._ended_by(element, error) from error
         if is_final:
@@ -276,7 +282,8 @@ class Attempts:
 
     def _take_in(self, element: PendingCall, task: asyncio.Task[None], results: Any) -> None:
         """Complete the element, or leave what came of its call to `_attempt`."""
-        if not task.cancelling() and self._is_final(results):
+        is_final, results = (False, results) if task.cancelling() else self._judged(results)
+        if is_final:
             self._complete(element, results)
         else:
             element.begun = returned(results)
@@ -303,11 +310,11 @@ class Attempts:
 
     # ------------------------------------------------------------------------------------------ outcomes of a call
 
-    def _is_final(self, results: Any) -> bool:
-        """Return whether results are one record, like most, and the retry strategy accepts them."""
+    def _judged(self, results: Any) -> tuple[bool, Any]:
+        """Return whether results are one record, like most, and the retry strategy accepts them; and the results, marked if it does not."""
         if type(results) is not list or len(results) != 1 or type(results[0]) is not self._out:
-            return False
-        return not self._wait.retry.retries_result(results)
+            return False, results
+        return (False, _Unwanted(results)) if self._wait.retry.retries_result(results) else (True, results)
 
     def _complete(self, element: PendingCall, results: Sequence[msgspec.Struct]) -> None:
         if self._breaker is not None:
@@ -316,10 +323,11 @@ class Attempts:
         element.complete(self._own(results))
 
     def _answered(self, element: PendingCall, results: Any) -> float | None:
-        checked = self._checked(element, results)
+        is_judged = type(results) is _Unwanted
+        checked = self._checked(element, results.results if is_judged else results)
         if self._breaker is not None:
             self._breaker.succeeded()
-        if self._wait.retry.retries_result(checked):
+        if is_judged or self._wait.retry.retries_result(checked):
             self._invocation.forget(element.emitted.record)
             element.last_error = f"the response is worth another call: {checked!r:.300}"
             if not self._is_last(element) and self._wait.retry.can_retry(element.attempts - 1):

@@ -21,7 +21,7 @@ class Service(AsyncFunction[Question, Answer]):
     """Waits, fails and answers as `plans` say for each question: (waits, failures, number of answers)."""
 
     def __init__(self, plans, *, always_waits):
-        self.plans, self.always_waits, self.attempts = plans, always_waits, {}
+        self.plans, self.always_waits, self.attempts, self.answered = plans, always_waits, {}, 0
 
     async def invoke(self, question, /):
         waits, failures, answers = self.plans[question.number]
@@ -30,19 +30,22 @@ class Service(AsyncFunction[Question, Answer]):
             await engine_clock.sleep_async(0.001)
         if attempt <= failures:
             raise Unavailable(question.number)
+        self.answered += 1
         return [Answer(question.number, attempt) for _ in range(answers)]
 
 
 def outcome_of(plans, mode, *, always_waits, rejects, breaker):
-    retry = FixedDelay(
-        max_retries=2,
-        delay=timedelta(milliseconds=5),
-        exceptions=(Unavailable,),
-        results=(lambda answers: len(answers) == rejects),
-    )
+    judged = []
+
+    def is_unwanted(answers):
+        judged.append(answers)
+        return len(answers) == rejects
+
+    retry = FixedDelay(max_retries=2, delay=timedelta(milliseconds=5), exceptions=(Unavailable,), results=is_unwanted)
+    service = Service(plans, always_waits=always_waits)
     wait = AsyncWait(
         "ask",
-        Service(plans, always_waits=always_waits),
+        service,
         mode=mode,
         capacity=3,
         timeout=timedelta(seconds=60),
@@ -53,6 +56,7 @@ def outcome_of(plans, mode, *, always_waits, rejects, breaker):
     operator = AsyncWaitOperator(wait, {})
     elements = [Emitted(record_order(at), at, 0, Question(at)) for at in range(len(plans))]
     emitted = in_virtual_time(lambda: operator.run_async(elements))
+    assert len(judged) == service.answered  # each response once, however it came
     failed = [(element.emitted.record, element.attempts, element.last_error) for element in operator.quarantined]
     metrics = operator.metrics
     counts = (metrics.elements, metrics.attempts, metrics.calls, metrics.failures, metrics.retries, metrics.quarantined)

@@ -119,6 +119,28 @@ def _ambiguity(columns: Columns, fitting: Mapping[str, Sequence[Writing]], ways:
     return f"{name}: {text!r} may mean {meanings}; nothing was chosen, so it is {taken} until you write the option"
 
 
+def doubt_of_moments(name: str, texts: Sequence[str | None], *, is_iso: bool = False) -> str | None:
+    """Return the doubt that a column is a text only because of some rows, and the first of these: most others are days or times.
+
+    `is_iso`: only ISO 8601 counts. None where few texts are moments, or all.
+    """
+    present = [(row, text) for row, text in enumerate(texts, 1) if text is not None]
+    ways = [way for _, text in present for way in (*_day_writings(text), *_time_writings(text))]
+    odd = [
+        [(row, text) for row, text in present if way.read(text) is None]
+        for way in {(str(way), way.read): way for way in ways if not (is_iso and way.options)}.values()
+    ]
+    fewest = min(odd, key=len, default=[])
+    if not fewest or 2 * len(fewest) >= len(present):
+        return None
+    row, text = fewest[0]
+    return f"{name} is a text, since row {row} has {text[:_SHOWN]!r}: {len(present) - len(fewest)} of {len(present)} values are days or times"
+
+
+_SHOWN: Final = 60
+"""Most characters of a value in a doubt."""
+
+
 # -------------------------------------------------------------------------------------------------------------- numbers
 
 _PLAIN: Final = {"decimal": "."}

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from headrace.cli.csv_guess import NUMBER, CsvGuess, csv_guess
+from headrace.cli.csv_guess import NUMBER, CsvGuess, csv_guess, doubt_of_moments
 from headrace.cli.feed_guess import TIME, feed_of
 from headrace.config import CsvOptions, JsonOptions
 from headrace.errors import ConfigError, HeadraceError
@@ -237,10 +237,21 @@ def _of_csv(file: Storage) -> Data:
         pa.field(name, _type_of_column(values, guess), nullable=len(values) < len(column))
         for name, values, column in zip(schema.names, present, texts, strict=True)
     ]
+    odd = [
+        doubt_of_moments(own.name, [_text_at(row, place) for row in parsed[1:]])
+        for place, own in enumerate(columns)
+        if pa.types.is_string(own.type)
+    ]
     given = {"delimiter": delimiter, "skip_lines": skipped, "encoding": encoding, **guess.options}
     csv = {key: value for key, value in given.items() if value != getattr(CsvOptions(), key)}
     settings = {"format": "csv", **({"csv": csv} if csv else {})}
-    return Data(pa.schema(columns), settings, from_rows=True, doubts=(*doubt, *doubts, *guess.doubts))
+    return Data(
+        pa.schema(columns), settings, from_rows=True, doubts=(*doubt, *doubts, *guess.doubts, *filter(None, odd))
+    )
+
+
+def _text_at(row: CsvRow, place: int) -> str | None:
+    return row.fields[place] if row.problem is None and place < len(row.fields) else None
 
 
 _NO_ROWS: Final = "it has no rows, so nothing tells the types of its columns"
@@ -354,18 +365,30 @@ def _type_of_texts(texts: Sequence[str]) -> pa.DataType:
 
 def _of_json(file: Storage) -> Data:
     contents = JsonLines(JsonOptions()).first_rows(file, FIRST_ROWS)
-    rows = []
-    for content in contents:
-        with suppress(ValueError, RecursionError):
-            row = json.loads(content, parse_float=Decimal)
-            rows += [row] if isinstance(row, dict) else []
+    every = [*map(_json_row, contents)]
+    rows = [row for row in every if row is not None]
     if not rows:
         raise DamagedFileError(_NO_ROWS)
     feed = feed_of(contents)
     if feed is None:
-        return Data(pa.schema(_members(rows)), {"format": "json"}, from_rows=True)
+        columns = pa.schema(_members(rows))
+        odd = [_doubt_of(own, [(row or {}).get(own.name) for row in every]) for own in columns]
+        return Data(columns, {"format": "json"}, from_rows=True, doubts=[*filter(None, odd)])
     schema = pa.schema([pa.field(TIME, pa.timestamp("ms", "UTC"), nullable=False), *_members(feed.rows)])
     return Data(schema, {"format": "json", **feed.settings}, from_rows=True, doubts=feed.doubts, key=feed.key)
+
+
+def _json_row(content: bytes) -> dict[str, Any] | None:
+    """Return a row of JSON; None for what is none."""
+    with suppress(ValueError, RecursionError):
+        row = json.loads(content, parse_float=Decimal)
+        return row if isinstance(row, dict) else None
+    return None
+
+
+def _doubt_of(column: pa.Field, values: Sequence[Any]) -> str | None:
+    """Return what is doubtful about a column of JSON."""
+    return doubt_of_moments(column.name, values, is_iso=True) if pa.types.is_string(column.type) else None
 
 
 def _members(rows: Sequence[Mapping[str, Any]]) -> list[pa.Field]:

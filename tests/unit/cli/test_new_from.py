@@ -22,6 +22,7 @@ import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from headrace.api.graph import SourceNode
@@ -564,6 +565,38 @@ def test_doubt_says_how_values_are_read(here):
     csv_options(here)
     assert "nothing was chosen, so it is 1.028 until" in job_text(here)
     assert "nothing was chosen, so it is a text until" in job_text(here)
+
+
+MOMENTS = {
+    "csv": ["2026-03-01T10:00:00Z", "2026-03-01", "31.12.2025", "12/31/2025 1:05 pm"],
+    "json": ["2026-03-01T10:00:00Z", "2026-03-01"],
+}
+
+
+@examples(40)
+@given(
+    form=st.sampled_from(["csv", "json"]),
+    moment=st.integers(0, 3),
+    odd=st.sampled_from(["oops", "2026-13-01", "soon", "-"]),
+    row=st.integers(1, 5),
+    has_other=st.booleans(),
+)
+def test_value_that_is_no_time_is_named(tmp_path_factory, form, moment, odd, row, has_other):
+    good = MOMENTS[form][moment % len(MOMENTS[form])]
+    values = [odd if has_other and number == row else good for number in range(1, 6)]
+    file = tmp_path_factory.mktemp("data") / f"a.{form}"
+    lines = [f"{number};{value}" for number, value in enumerate(values)]
+    rows = [json.dumps({"n": number, "at": value}) for number, value in enumerate(values)]
+    bad = "7" if form == "csv" else "{"  # it counts as a row
+    file.write_text("\n".join(["n;at", bad, *lines] if form == "csv" else [bad, *rows]) + "\n")
+    doubts = [doubt for doubt in data_of(str(file)).doubts if "at is a text" in doubt]
+    wanted = f"at is a text, since row {row + 1} has {odd!r}: 4 of 5 values are days or times"
+    assert doubts == ([wanted] if has_other else [])
+
+
+def test_few_times_among_texts_raise_no_doubt(here):
+    (here / "a.csv").write_text("n;at\n1;2026-03-01\n2;later\n3;soon\n")
+    assert not data_of("a.csv").doubts
 
 
 # ---------------------------------------------------------------------------------------------------- within a project

@@ -38,9 +38,15 @@ def are_equal(left: Any, right: Any) -> bool:
 
 def are_identical(left: Any, right: Any) -> bool:
     """Return whether two values are equal and written alike: 0.0 and -0.0 are not. So a row is taken back as it was emitted."""
+    if left is right:
+        return True
     if not are_equal(left, right):
         return False
-    return left is None or not _has_spellings(_type_of(left)) or _text_of(left) == _text_of(right)
+    kind = _type_of(left)
+    if left is None or not _has_spellings(kind):
+        return True
+    floats = _floats_of(kind)
+    return (floats is not None and 0.0 not in floats(left)) or _text_of(left) == _text_of(right)
 
 
 def place_among(values: Sequence[Any], wanted: Any) -> int | None:
@@ -63,6 +69,24 @@ def _has_free_json(record: Hashable) -> bool:
 def _has_spellings(record: Hashable) -> bool:
     """Return whether equal values of a type may be written in several ways."""
     return _has_part(inspect.type_info(record), _is_spelled)
+
+
+@lru_cache(1024)
+def _floats_of(record: Hashable) -> Callable[[Any], tuple[Any, ...]] | None:
+    """Return the function that reads the floats of a record, if these fields alone may be written in several ways; else None.
+
+    Records without a zero are then identical if they are equal, which takes a third of the time of their texts.
+    """
+    kind = inspect.type_info(record)
+    if not isinstance(kind, inspect.StructType) or _is_spelled(kind):
+        return None
+    spelled = [field for field in kind.fields if _has_part(field.type, _is_spelled)]
+    if not all({*map(type, getattr(field.type, "types", (field.type,)))} <= _NUMBERS for field in spelled):
+        return None
+    return attrgetter(*(field.name for field in spelled), spelled[0].name)  # of two names: it returns a tuple
+
+
+_NUMBERS: Final = {inspect.FloatType, inspect.IntType, inspect.NoneType}
 
 
 def _is_free(kind: inspect.Type) -> bool:

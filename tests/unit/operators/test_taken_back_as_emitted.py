@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from operator import attrgetter
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Digits, Emit, History, JoinType, Late, Lifetime, Pipeline, RowKind, Struct, Timestamp
+from headrace.api.records import canonical_encoder
 from headrace.operators import (
     ArgMax,
     ArgMin,
@@ -35,6 +37,7 @@ from tests.unit.support.fuzzing import examples
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 FOREVER = Lifetime.FOREVER
+TEXT_OF = canonical_encoder("deterministic")
 WEIGHTS = st.sampled_from([0.0, -0.0, 0.0, -0.0, 1.5, None])
 
 
@@ -196,25 +199,39 @@ class Pair(Struct, frozen=True):
         return cls(left and left.weight, right and right.weight)
 
 
-def joined(how):
+def pairs_of(keeps_left, keeps_right, lefts, rights):
+    pairs = [(left, right) for left in lefts for right in rights]
+    pairs += [(left, None) for left in lefts if keeps_left and not rights]
+    return [Pair.of(*pair) for pair in [*pairs, *((None, right) for right in rights if keeps_right and not lefts)]]
+
+
+JOINS = {how: (partial(pairs_of, how.keeps_left, how.keeps_right), {"how": how, "emit": Pair.of}) for how in JoinType}
+JOINS |= {
+    "semi_join": (lambda lefts, rights: lefts if rights else [], {}),
+    "anti_join": (lambda lefts, rights: [] if rights else lefts, {}),
+}
+
+
+def joined(join):
     pipeline = Pipeline("offers")
     left, right = (
         pipeline.source(name, Offer, event_time="at", row_kind="kind").key_by("shop") for name in ("left", "right")
     )
-    return left.join("op", right, how=how, emit=Pair.of, state_ttl=FOREVER).operators[-1].function
+    method = left.join if isinstance(join, JoinType) else getattr(left, join)
+    return method("op", right, state_ttl=FOREVER, **JOINS[join][1]).operators[-1].function
 
 
 OFFERS = st.builds(Offer, st.just("a"), st.just(0), WEIGHTS)
 
 
-@examples(100)
+@examples(150)
 @given(
-    how=st.sampled_from(JoinType),
+    join=st.sampled_from([*JOINS]),
     given=st.lists(st.tuples(st.booleans(), OFFERS, st.none() | st.integers(0, 9), st.booleans()), max_size=20),
 )
-def test_pairs_are_taken_back_as_emitted(how, given):
-    there, table = ([], []), ChangelogTable()
-    with KeyedHarness(joined(how), key=(attrgetter("shop"),) * 2) as harness:
+def test_pairs_are_taken_back_as_emitted(join, given):
+    there, table, expected = ([], []), ChangelogTable(), ChangelogTable()
+    with KeyedHarness(joined(join), key=(attrgetter("shop"),) * 2) as harness:
         for is_left, offer, place, ends_batch in given:
             held, process = there[is_left], harness.process1 if is_left else harness.process2
             if place is not None and held:
@@ -227,12 +244,8 @@ def test_pairs_are_taken_back_as_emitted(how, given):
         for kind, row in harness.kinds():
             table.apply(kind, row)
     rights, lefts = there
-    pairs = [(left, right) for left in lefts for right in rights]
-    pairs += [(left, None) for left in lefts if how.keeps_left and not rights]
-    pairs += [(None, right) for right in rights if how.keeps_right and not lefts]
-    expected = ChangelogTable()
-    for pair in pairs:
-        expected.apply(INSERT, Pair.of(*pair))
+    for row in JOINS[join][0](lefts, rights):
+        expected.apply(INSERT, row)
     assert +table.rows == +expected.rows
 
 
@@ -260,6 +273,22 @@ def test_equal_rows_may_be_written_otherwise(left, right, identical):
     assert are_identical(left, right) is identical
 
 
+FLOATS = st.sampled_from([0.0, -0.0, 1.5])
+RECORDS = st.one_of(
+    st.builds(Row, st.just("a"), WEIGHTS),
+    st.builds(Pair, WEIGHTS, WEIGHTS),
+    st.builds(Version, st.just("a"), WEIGHTS, st.integers(0, 1), st.just(0)),
+    st.builds(Money, st.just("a"), st.just(0), st.sampled_from([Decimal(0), Decimal("0.0")]), st.lists(FLOATS)),
+    st.none(),
+    FLOATS,
+)
+
+
+@given(left=RECORDS, right=RECORDS)
+def test_identical_rows_have_one_text(left, right):
+    assert are_identical(left, right) is (are_equal(left, right) and TEXT_OF(left) == TEXT_OF(right))
+
+
 @pytest.mark.parametrize(("values", "place"), [([1.5], None), ([0.0], 0), ([1.5, 0.0, -0.0], 2), ([-0.0, -0.0], 0)])
 def test_identical_row_is_found_before_an_equal_one(values, place):
     assert place_among(values, -0.0) == place
@@ -269,6 +298,11 @@ ROWS = {
     "rows": lambda: applied(record=Row),
     "last": lambda: sales().key_by("shop").aggregate("op", LastOnly, state_ttl=FOREVER),
     "normalize": lambda: sales("kind").normalize("op", key=("shop",)),
+    "extracts": lambda: (
+        sales()
+        .snapshot_changes("changes", key=("shop",), time="at", every=ms(1))
+        .apply_changes("op", key=("shop",), sequence_by="at", record=Row, tombstones=FOREVER)
+    ),
 }
 
 
@@ -283,5 +317,6 @@ def test_table_by_another_key_has_no_stale_row(operator, given, at_once):
     for part in [events] if at_once else [[event] for event in events]:
         harness.feed("sales", part)
         harness.run()
+    harness.run(end_of_input=True)
     assert [repr(getattr(row, field)) for row in harness.sink("out")] == [repr(given[-1])]
     assert harness.table("quarantine").num_rows == 0

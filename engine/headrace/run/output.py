@@ -259,7 +259,7 @@ class SinkFiles(_Staging):
     maker: str
 
     def take(self, rows: Rows, /) -> None:
-        """Stage rows in the sink's folder. Raises what `refusing_unfit` does for a record that the sink cannot store."""
+        """Stage rows in the sink's folder. Raises the errors of `refusing_unfit` for a record that the sink cannot store."""
         if not len(rows):
             return
         schema = sink_schema(self.record, names=plan_of(self.output.batch.code).sinks[self.sink].names)

@@ -105,7 +105,7 @@ def test_long_values_are_refused_before_the_commit(mode, day):
     days=st.lists(st.sampled_from(["", None, "mon", " ", "x" * 255]), min_size=1, max_size=3),
     mode=st.sampled_from(["append", "merge"]),
 )
-def test_sink_refuses_what_partitions_cannot_name(days, mode):
+def test_sink_refuses_texts_without_a_partition(days, mode):
     harness = harness_of(mode, ["day"])
     harness.feed("rows", [Row(str(number), 1, day) for number, day in enumerate(days)])
     if not {"", "x" * 255} & {*days}:

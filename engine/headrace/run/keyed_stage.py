@@ -6,6 +6,7 @@ Records of a keyed function that takes all of them at once, as columns.
 from __future__ import annotations
 
 import bisect
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -58,7 +59,7 @@ from headrace.state.maps_and_lists import MapStore
 from headrace.state.store import StateStore
 from headrace.state.timers import Timer
 from headrace.state.ttl import LiveTtl
-from headrace.state.values import SingleStore
+from headrace.state.values import READ_AHEAD, SingleStore
 from headrace.tables.changelog import QuarantineRow
 from headrace.tables.entries import broadcast_groups, load_broadcast_state
 from headrace.tables.requests import StoredRequest, load_buffered_requests, numbered_requests
@@ -388,7 +389,7 @@ class _Work:
             work = ColumnWork(operator, process, watermarks, self.task.watermark, self.stage.takes)
             batches = self._behind_columns(work, batches, emitted)
         held = process.run(
-            emitted.drained(self.elements(batches)),
+            emitted.drained(self.elements(self._with_state(process, batches))),
             watermarks,
             broadcast=self._broadcast(),
             resumed=[*(request for _, request in resumed), *self._held_broadcast(operator)],
@@ -443,6 +444,13 @@ class _Work:
                 return chain(_popped(left), batches)
             part = _part_of(batches, limit)
         return ()
+
+    def _with_state(self, process: KeyedProcess, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield batches. Before those of a part, read the values of all keys in it."""
+        batches, limit = iter(batches), self.task.batch.memory_for(_AT_ONCE)
+        while part := _part_of(batches, limit, READ_AHEAD):
+            process.read_ahead(pa.chunked_array([batch["key"] for batch in part]).unique().to_pylist())
+            yield from _popped(part)
 
     def _takes_columns(self, operator: Process) -> bool:
         """Return whether records may be processed as columns: none waits or is held, and state is accessed asynchronously."""
@@ -625,13 +633,14 @@ class _Emitted:
         return joined([columns, columnar(records, columns.record, self._process.operator.name)]) if records else columns
 
 
-def _part_of(batches: Iterator[pa.RecordBatch], limit: int | None) -> list[pa.RecordBatch]:
-    """Return the next batches of about `limit` bytes, at least one; all without a limit."""
+def _part_of(batches: Iterator[pa.RecordBatch], limit: int | None, rows: int = sys.maxsize) -> list[pa.RecordBatch]:
+    """Return the next batches, at least one, of about `limit` bytes and `rows`; any number of bytes where `limit` is None."""
     part, size = [], 0
     for batch in batches:
         part.append(batch)
         size += batch.nbytes
-        if limit is not None and size >= limit:
+        rows -= batch.num_rows
+        if rows <= 0 or (limit is not None and size >= limit):
             break
     return part
 

@@ -44,6 +44,9 @@ class StateBackend(Protocol):
     scans_keys: bool
     """True: one scan may cover all groups that a key has of a state, the entries that begin with its `entry_groups`."""
 
+    is_sorted: bool
+    """True: entries lie in byte order, so reading many of them in this order costs a part of reading them in any other."""
+
     def get_many(self, keys: Sequence[bytes], /) -> list[bytes | None]:
         """Return the value of each key; `None` for a key without one."""
         ...
@@ -180,6 +183,7 @@ class HashMapBackend:
 
     is_in_memory = True
     scans_keys = False
+    is_sorted = False
 
     def __init__(self) -> None:
         """Start empty."""

@@ -55,6 +55,7 @@ class RocksDbBackend:
     """True while the files take less than `inline_reads_below`. Measured when the database is opened, and after each write."""
 
     scans_keys = True
+    is_sorted = True
 
     def __init__(self, path: Path, *, create: bool = True, inline_reads_below: int = INLINE_READS_BELOW) -> None:
         """Open the database in `path`; create it if there is none and `create` is true.

@@ -478,6 +478,9 @@ class StateStore:
     def prefetch(self, keys: Iterable[bytes]) -> None:
         """Load the entries that these keys' records will probably read, with one call to the backend."""
 
+    def read_ahead(self, keys: Sequence[bytes]) -> None:
+        """Read what the records of these keys, given once each, will probably read, where that is cheaper for many of them."""
+
     def load(self, cells: Cells, name: bytes, stored: bytes | None) -> Cell:
         """Cache the backend's value of an entry."""
         self._loaded += 1

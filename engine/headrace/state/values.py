@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
-from itertools import filterfalse
-from typing import Any, Generic, TypeVar, cast
+from itertools import filterfalse, islice
+from typing import Any, Final, Generic, TypeVar, cast
 
 from headrace.api.future import StateFuture
 from headrace.api.states import ValueState
@@ -40,6 +40,8 @@ class SingleStore(StateStore, ValueCells):
         StateStore.__init__(self, *arguments, **options)
         self.cells = Cells(value_entry(self.name, b""))
         self._cells = self.cells.by_name
+        self._ahead: dict[bytes, bytes | None] = {}
+        """What `read_ahead` has read of keys outside of namespaces, and no record has come upon."""
         self._known_keys: set[bytes] = set()
         """Keys whose entries of all namespaces are cached."""
         self._large_keys: set[bytes] = set()
@@ -51,17 +53,36 @@ class SingleStore(StateStore, ValueCells):
 
     def prefetch(self, keys: Iterable[bytes]) -> None:
         """Load the keys' values outside of namespaces, with one call to the backend."""
-        prefix, by_name = self.cells.prefix, self.cells.by_name
+        by_name, ahead = self.cells.by_name, self._ahead
         missing = list(dict.fromkeys(filterfalse(by_name.__contains__, keys)))[: self.cache_limit]
-        stored = self._backend.get_many([prefix + key for key in missing])
-        self._loaded += len(missing)
-        for key, value in zip(missing, stored, strict=True):
+        known = [*filter(ahead.__contains__, missing)]
+        self._cache(known, map(ahead.pop, known))
+        unread = [*filterfalse(by_name.__contains__, missing)] if known else missing
+        self._cache(unread, self._backend.get_many([self.cells.prefix + key for key in unread]))
+
+    def _cache(self, keys: Sequence[bytes], stored: Iterable[bytes | None]) -> None:
+        by_name = self.cells.by_name
+        self._loaded += len(keys)
+        for key, value in zip(keys, stored, strict=True):
             by_name[key] = Cell(None, 0, stored=False) if value is None else self.decode(value)
+
+    def read_ahead(self, keys: Sequence[bytes]) -> None:
+        """Read the keys' values outside of namespaces in byte order, as many as the cache holds, if the backend has them so.
+
+        They become cells when they are prefetched, little before they are used: cells that lie in the order of keys would cost the code that
+        comes upon them in another order as much as the reads save.
+        """
+        if self._backend.is_sorted:
+            prefix, by_name = self.cells.prefix, self.cells.by_name
+            unread = sorted(islice(filterfalse(by_name.__contains__, keys), self.cache_limit))
+            self._ahead = dict(zip(unread, self._backend.get_many([prefix + key for key in unread]), strict=True))
 
     def values_of(self, keys: Sequence[bytes], clocks: Sequence[int] = ()) -> list[Any]:
         """Return the values of some keys; None for a key without one. A state with TTL loses those that are expired when its clock is at `clocks` (ms)."""
-        for start in range(0, len(keys), _AT_ONCE):
-            self.prefetch(keys[start : start + _AT_ONCE])
+        for start in range(0, len(keys), READ_AHEAD):
+            some = keys[start : start + READ_AHEAD]
+            self.read_ahead(some)
+            self.prefetch(some)
         by_name, ttl = self.cells.by_name, self._ttl
         if ttl is not None:
             for key, clock in zip(keys, clocks, strict=True):
@@ -127,6 +148,7 @@ class SingleStore(StateStore, ValueCells):
     def trim(self) -> None:
         """Drop cells that equal the backend's entries."""
         self._known_keys.clear()
+        self._ahead.clear()
         super().trim()
 
     def release(self) -> None:
@@ -210,6 +232,13 @@ class SingleStore(StateStore, ValueCells):
 
 _AT_ONCE = 20_000
 """Number of keys that one call to the backend reads."""
+
+READ_AHEAD: Final = 80_000
+"""Number of records whose keys are read together, in the order in which the backend has them.
+
+More keys are closer to each other. But with more, what has been read lies too long until a record comes upon it: with 300,000 keys that
+costs as much as the reads save.
+"""
 
 
 class SingleHandle(Handle):

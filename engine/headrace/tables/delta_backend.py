@@ -65,6 +65,7 @@ class DeltaBackend:
 
     is_in_memory = False
     scans_keys = False
+    is_sorted = True
 
     def __init__(
         self,

@@ -49,6 +49,7 @@ class DeferredBackend:
         self.may_have = backend.may_have
         self.may_have_kind = backend.may_have_kind
         self.scans_keys = backend.scans_keys
+        self.is_sorted = backend.is_sorted
         self.close = backend.close
 
 

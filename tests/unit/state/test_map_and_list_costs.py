@@ -39,6 +39,7 @@ class Counting:
         self.backend = backend
         self.is_in_memory = backend.is_in_memory
         self.scans_keys = backend.scans_keys
+        self.is_sorted = backend.is_sorted
         self.entries = self.scans = self.scanned = 0
         self.items, self.close = backend.items, backend.close
         self.write_batch, self.visit, self.may_have = backend.write_batch, backend.visit, backend.may_have

@@ -4,10 +4,13 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace import ExpiryClock, StateTtl, Struct, TtlTime, UpdateType, ValueState, Visibility
 from headrace.errors import StateSchemaError
-from headrace.state.backend import value_entry
+from headrace.state.backend import stored_value, value_entry
+from headrace.state.codec import encode
 from headrace.state.values import ValueStore
 
 TEN = timedelta(milliseconds=10)
@@ -78,6 +81,11 @@ def read(store, at, watermark, key=KEY):
 def write(store, value, at, watermark=0, key=KEY):
     enter(store, key, at, watermark)
     return awaited(store.update(value))
+
+
+def clear(store, key):
+    enter(store, key, 1, 0)
+    return awaited(store.clear())
 
 
 def test_value_is_per_key_and_outlives_task(store_of, commit):
@@ -322,3 +330,61 @@ def test_prefetch_counts_a_repeated_key_once(store_of):
     assert not store.is_full
     store.prefetch([KEY, b"2"])
     assert store.is_full
+
+
+KEYS = [encode(f"k{number}") for number in range(5)]
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("ahead"), st.lists(st.sampled_from(KEYS), unique=True)),
+        st.tuples(st.just("write"), st.sampled_from(KEYS), st.none() | st.integers(0, 9)),
+        st.tuples(st.just("spill")),
+        st.tuples(st.just("trim")),
+        st.tuples(st.just("look"), st.lists(st.sampled_from(KEYS))),
+    ),
+    max_size=20,
+)
+
+
+@pytest.mark.parametrize("backends", ["hashmap", "rocksdb"], indirect=True)
+@given(steps=STEPS, limit=st.sampled_from([2, 100]))
+def test_reading_ahead_never_changes_a_value(backends, steps, limit):
+    """Whatever goes to the backend between a read ahead and the record that it is for."""
+    with backends.lent() as new:
+        backend, expected = new(), {key: number for number, key in enumerate(KEYS[1:4])}
+        backend.write_batch((value_entry("legs", key), stored_value(0, b"%d" % n)) for key, n in expected.items())
+        store = ValueStore(ValueState("legs", int), "delay", backend, Task())
+        store.cache_limit = limit
+        for step, *arguments in steps:
+            if step == "ahead":
+                store.read_ahead(*arguments)
+            elif step == "write":
+                key, expected[key] = arguments[0], arguments[1]
+                if expected[key] is None:
+                    clear(store, key)
+                else:
+                    write(store, expected[key], 1, key=key)
+            elif step == "trim":
+                store.trim()
+            elif step == "spill":
+                backend.write_batch(store.writes([*store.changes()]))
+                for cell in store.cells.by_name.values():
+                    cell.dirty = False
+                store.release()
+            else:
+                store.prefetch(*arguments)
+                assert [read(store, 1, 0, key) for key in arguments[0]] == [*map(expected.get, arguments[0])]
+        store.prefetch(KEYS)
+        assert [read(store, 1, 0, key) for key in KEYS] == [*map(expected.get, KEYS)]
+
+
+@pytest.mark.parametrize("backends", ["rocksdb"], indirect=True)
+def test_values_read_ahead_are_read_once(backends, monkeypatch):
+    with backends.lent() as new:
+        backend = new()
+        backend.write_batch([(value_entry("legs", KEYS[1]), stored_value(0, b"7"))])
+        store = ValueStore(ValueState("legs", int), "delay", backend, Task())
+        store.read_ahead(KEYS[::-1])
+        monkeypatch.setattr(backend, "get_many", lambda entries: [pytest.fail(f"{e} is read again") for e in entries])
+        store.prefetch(KEYS[2:])
+        store.prefetch(KEYS)
+        assert [read(store, 1, 0, key) for key in KEYS] == [None, 7, None, None, None]

@@ -41,8 +41,8 @@ from headrace.operators import (
 from headrace.operators._sliced_windows import SlicedAggregation
 from headrace.records.order import output_order, record_order, timer_order
 from headrace.records.record_columns import to_struct_array
-from headrace.run import keyed_stage
-from headrace.run.keyed_stage import ColumnWork
+from headrace.run import column_work
+from headrace.run.column_work import ColumnWork
 from headrace.run.rows import ColumnarRows, elements_of
 from headrace.run.transit import transit_table
 from headrace.state.accumulators import AccumulatorStore
@@ -251,7 +251,7 @@ class Stage:
         columns, left = None, batches_of(rows)
         if self.by_columns and getattr(self.operator.function, "takes_columns", False):
             work = ColumnWork(self.operator, process, watermarks, self.watermark, (Sale,))
-            with mock.patch.object(keyed_stage, "ROWS_AT_ONCE", AT_ONCE):
+            with mock.patch.object(column_work, "ROWS_AT_ONCE", AT_ONCE):
                 columns, left = work.run(left)
         elements = [elements_of(batch, (Sale,)) for batch in left]
         self.alone.append(sorted({decode_key(element.key_json) for element in chain(*elements)}))
@@ -452,7 +452,7 @@ def test_few_records_behind_many_merges_come_singly(merges, others, alone):
 def test_merges_decode_records_once():
     stage = Stage(operator_of(Session(ms(9)), Mixed), by_columns=True)
     ((rows, watermarks),) = ordered([step(*merged_in_turn(7), later=40)], plain=SHOPS)
-    with mock.patch.object(keyed_stage, "elements_of", wraps=elements_of) as decoded:
+    with mock.patch.object(column_work, "elements_of", wraps=elements_of) as decoded:
         stage.run(rows, watermarks)
     assert (len(decoded.mock_calls), stage.alone) == (len(batches_of(rows)), [[]])
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace import Digits, Emit, Lifetime, Pipeline, RowKind, Struct
 from headrace.operators import Avg, Count, Hopping, Session, Sum, Tumbling
-from headrace.run.keyed_stage import ColumnWork
+from headrace.run.column_work import ColumnWork
 from headrace.testing import PipelineHarness
 from tests.unit.operators.test_group_columns import ONE_BY_ONE, Sale
 from tests.unit.operators.test_slice_columns import (

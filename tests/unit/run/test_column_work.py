@@ -12,7 +12,7 @@ from headrace.execution.keyed_process import KeyedProcess
 from headrace.operators import Count
 from headrace.records.order import record_order
 from headrace.records.record_columns import to_struct_array
-from headrace.run.keyed_stage import ColumnWork
+from headrace.run.column_work import ColumnWork
 from headrace.run.rows import ColumnarRows
 from headrace.run.transit import transit_table
 from headrace.state.backend import HashMapBackend

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
+from headrace.materializer.dict_layout import DictLayout
 from headrace.materializer.identities import IdentityOf, projection
 from headrace.materializer.map_layout import NEWER, NEXT, OLDER, PREVIOUS, SAME, MapLayout
 from headrace.materializer.ordered_multiset import Identity, ListLayout, Row
@@ -27,7 +28,7 @@ from headrace.materializer.stored_history import (
 from headrace.options import Layouts
 from headrace.state.backend import HISTORY_PREFIX, StateBackend, Write
 
-Layout = ListLayout | MapLayout
+Layout = ListLayout | DictLayout | MapLayout
 
 
 class HistoryChange(NamedTuple):
@@ -69,14 +70,19 @@ class Histories:
         *,
         by: tuple[str, ...] = (),
         ages: bool = False,
+        linked: bool = True,
     ) -> None:
-        """Identify rows by the fields `by`, or as a whole; `ages` if they have a lifetime."""
+        """Identify rows by the fields `by`, or as a whole; `ages` if they have a lifetime.
+
+        Without `linked`, callers read no rows of a long history but the changed ones and the last.
+        """
         self.live: dict[bytes, Layout] = {}
         self._backend = backend
         self._layouts = layouts
         self._identity_of = identity_of
         self._by = by
         self._ages = ages
+        self._linked = linked or ages
         self._starts_as_map = layouts.wants_map(0, is_map=False)
         self._stored: dict[bytes, _Stored] = {}
         self._partial: dict[bytes, StoredMap] = {}
@@ -90,7 +96,7 @@ class Histories:
         values = self._backend.get_many([history_entry(key) for key in missing])
         for key, value in zip(missing, values, strict=True):
             if value is None:
-                live[key] = MapLayout(ages=self._ages) if self._starts_as_map else ListLayout()
+                live[key] = self._map_of(()) if self._starts_as_map else ListLayout()
                 self._stored[key] = _Stored(None, {}, None, 0)
             else:
                 live[key] = self._loaded(key, value)
@@ -136,7 +142,7 @@ class Histories:
         """Change a history to the layout for its current size."""
         layout = self.live[key]
         if self._layouts.wants_map(layout.size, is_map=layout.is_map) is not layout.is_map:
-            layout = ListLayout(layout.entries()) if layout.is_map else MapLayout.of(layout.entries(), ages=self._ages)
+            layout = ListLayout(layout.entries()) if layout.is_map else self._map_of(layout.entries())
             self.live[key] = layout
         return layout
 
@@ -188,7 +194,11 @@ class Histories:
             self._partial[key] = stored
             return layout
         # It was stored with rows identified by other fields, or with another kind of lifetime: build it anew.
-        return MapLayout.of(((self._identity_of(row[1]), row) for _, row in layout.entries()), ages=self._ages)
+        return self._map_of((self._identity_of(row[1]), row) for _, row in layout.entries())
+
+    def _map_of(self, items: Iterable[tuple[Identity, Row]]) -> DictLayout | MapLayout:
+        """Make a map of rows that are all in memory."""
+        return MapLayout.of(items, ages=self._ages) if self._linked else DictLayout(items)
 
     def _settle(self, key: bytes) -> None:
         """Store the ends of the loaded history; then change it to the layout for its size."""
@@ -238,13 +248,13 @@ class Histories:
 
     def _writes(self, key: bytes, layout: Layout) -> Iterator[Iterable[Write]]:
         stored = self._stored[key]
-        if isinstance(layout, MapLayout) and layout.size and self._layouts.stores_maps:
+        if not isinstance(layout, ListLayout) and layout.size and self._layouts.stores_maps:
             value: bytes | None = stored_head(layout.head(), self._by)
-            if stored.map is not None and layout.source is stored.map:
+            if isinstance(layout, MapLayout) and stored.map is not None and layout.source is stored.map:
                 yield stored.map.writes(layout)
             else:
                 yield () if stored.map is None else stored.map.removal()
-                yield StoredMap(self._backend, key, self._identity_of).writes(layout)
+                yield StoredMap(self._backend, key, self._identity_of).whole(layout.parts())
         else:
             value = stored_list(row for _, row in layout.entries()) if layout.size else None
             if stored.map is not None:

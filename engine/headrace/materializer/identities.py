@@ -45,6 +45,14 @@ def _texts(records: Sequence[msgspec.Struct]) -> list[bytes]:
         return list(map(canonical, records))
 
 
+def _texts_of_additions(batch: Sequence[Element]) -> list[bytes]:
+    """Return the canonical JSON of records that are added, and b"" for the others."""
+    try:
+        return [b"" if element[2] in _RETRACTED else _encode(element[4]) for element in batch]
+    except TypeError:
+        return [b"" if element[2] in _RETRACTED else canonical(element[4]) for element in batch]
+
+
 IdentityOf = Callable[[bytes], Identity]
 """Function from a row's JSON to its identity."""
 
@@ -136,7 +144,7 @@ class IdentifiedRows:
         """
         if self._codec is not None or (self._field is None and not self._one_a_key):
             return self.read(batch)
-        texts = [b"" if element[2] in _RETRACTED else canonical(element[4]) for element in batch]
+        texts = _texts_of_additions(batch)
         if self._one_a_key:
             return texts, [b""] * len(texts)
         return texts, [*map(attrgetter(f"record.{self._field}"), batch)]

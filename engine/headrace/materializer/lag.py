@@ -16,7 +16,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -37,6 +37,8 @@ from headrace.state.codec import encode
 
 class Lagging(UpsertMaterializer):
     """One lag operator in one task. Its operator is a `LagNode`, and `record` the type of the input rows."""
+
+    _reads_beside: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -10,8 +10,9 @@ that (`Histories.prefetch`). Without a source, all nodes are in memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any, ClassVar, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
@@ -21,6 +22,7 @@ RowNode = list[Any]
 """Identity, raw, kind, inserted at; then numbers of other nodes, or None. A list is cheap: every new row makes one."""
 
 IDENTITY, RAW, KIND, INSERTED_AT, PREVIOUS, NEXT, SAME, OLDER, NEWER = range(9)
+_LINKS, _RAW = itemgetter(slice(KIND, None)), itemgetter(RAW)
 
 IdentityQueue = tuple[int, int]
 """Numbers of the first and the last row of an identity."""
@@ -34,6 +36,17 @@ class Head(msgspec.Struct):
     last: int | None = None
     oldest: int | None = None
     newest: int | None = None
+
+
+class MapParts(NamedTuple):
+    """A whole map as it is stored: what its nodes have in the order of `numbers`, and the first and last row of each identity."""
+
+    numbers: Iterable[int]
+    links: Iterable[Sequence[int | None]]
+    """Kind, inserted at, and numbers of other nodes, in the order of a `RowNode`."""
+    raws: Iterable[bytes]
+    identities: Iterable[Identity]
+    queues: Iterable[tuple[int | None, int | None]]
 
 
 class NodeSource(Protocol):
@@ -110,11 +123,12 @@ class MapLayout:
             for identity, first in self._queues.items()
         ]
 
-    def all_queues(self) -> tuple[Collection[Identity], Iterable[tuple[int | None, int | None]]]:
-        """Return all identities, and the first and last row of each. Only for a map without a source."""
-        firsts, tails = self._queues, self._tails
+    def parts(self) -> MapParts:
+        """Return what the map is stored as. Only for one without a source."""
+        nodes, firsts, tails = self.nodes.values(), self._queues, self._tails
         lasts = [tails.get(identity, first) for identity, first in firsts.items()] if tails else firsts.values()
-        return firsts, zip(firsts.values(), lasts, strict=True)
+        queues = zip(firsts.values(), lasts, strict=True)
+        return MapParts(self.nodes, map(_LINKS, nodes), map(_RAW, nodes), firsts, queues)
 
     def append(self, identity: Identity, raw: bytes, kind: int, inserted_at: int) -> None:
         """Add a row at the end, also if its identity is present."""
@@ -139,20 +153,9 @@ class MapLayout:
 
     def put(self, identity: Identity, raw: bytes, kind: int, inserted_at: int) -> None:
         """Replace the first row of this identity in place, or add one at the end."""
-        number = self._queues.get(identity) if self.source is None else self.find(identity)
+        number = self.find(identity)
         if number is None:
-            # This is `append` for a new identity, inlined: most rows of a changelog take this path.
-            nodes, last, number = self.nodes, self.last_number, self._next_number
-            if last is None:
-                self.first_number = number
-            else:
-                (nodes.get(last) or self.node(last))[NEXT] = number
-            nodes[number] = [identity, raw, kind, inserted_at, last, None, None, None, None]
-            self._queues[identity] = self.last_number = number
-            self._next_number = number + 1
-            self.size += 1
-            if self.ages:
-                self._age(number)
+            self.append(identity, raw, kind, inserted_at)
             return
         node = self.node(number)
         node[RAW], node[KIND], node[INSERTED_AT] = raw, kind, inserted_at
@@ -162,29 +165,8 @@ class MapLayout:
 
     def remove(self, identity: Identity) -> Removal:
         """Remove the first row of this identity; return which position it had."""
-        if self.source is not None or self.ages or self._tails:
-            number = self.find(identity)
-            return NOTHING if number is None else self._unlink(number)
-        # This is `_unlink` where each identity has one row, inlined: most retractions of a changelog take this path.
-        number = self._queues.pop(identity, None)
-        if number is None:
-            return NOTHING
-        nodes = self.nodes
-        _, _, _, _, previous, following, _, _, _ = nodes.pop(number)
-        self.size -= 1
-        if previous is None:
-            self.first_number = following
-        else:
-            nodes[previous][NEXT] = following
-        if following is not None:
-            nodes[following][PREVIOUS] = previous
-            return OTHER
-        self.last_number = previous
-        if previous is None:
-            self._next_number = 0
-            return ALL
-        self._next_number = previous + 1
-        return LAST
+        number = self.find(identity)
+        return NOTHING if number is None else self._unlink(number)
 
     def find(self, identity: Identity) -> int | None:
         """Return the number of the first row of this identity; None without one."""

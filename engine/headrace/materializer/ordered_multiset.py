@@ -17,7 +17,7 @@ Two layouts implement the interface. `ListLayout` searches from the front, which
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Reversible
 from typing import ClassVar, Protocol
 
 Identity = Hashable
@@ -110,7 +110,41 @@ class OrderedMultiset(Protocol):
         ...
 
 
-class ListLayout:
+class ScannedLayout:
+    """Rows in memory, in order: what looks at one after the other, from either end."""
+
+    __slots__ = ()
+
+    def in_memory(self) -> Reversible[Row]:
+        """Return all rows, in order."""
+        raise NotImplementedError
+
+    def get(self, number: int) -> Row:
+        """Return the row of this number, which must exist."""
+        return next(row for row in self.in_memory() if row[0] == number)
+
+    def first(self) -> Row:
+        """Return the first row. There must be one."""
+        return next(iter(self.in_memory()))
+
+    def before(self, number: int) -> Row | None:
+        """Return the row before the one of this number, which must exist."""
+        return next((row for row in reversed(self.in_memory()) if row[0] < number), None)
+
+    def after(self, number: int) -> Row | None:
+        """Return the row after the one of this number, which must exist."""
+        return next((row for row in self.in_memory() if row[0] > number), None)
+
+    def oldest(self) -> int | None:
+        """Return the earliest `inserted_at`; None without rows."""
+        return min((row[3] for row in self.in_memory()), default=None)
+
+    def newest(self) -> int | None:
+        """Return the latest `inserted_at`; None without rows."""
+        return max((row[3] for row in self.in_memory()), default=None)
+
+
+class ListLayout(ScannedLayout):
     """Ordered multiset as a list, searched from the front."""
 
     is_map: ClassVar[bool] = False
@@ -167,38 +201,14 @@ class ListLayout:
         """Return the number of the first row of this identity; None without one."""
         return self._rows[self._identities.index(identity)][0] if identity in self._identities else None
 
-    def get(self, number: int) -> Row:
-        """Return the row of this number, which must exist."""
-        return next(row for row in self._rows if row[0] == number)
-
-    def first(self) -> Row:
-        """Return the first row. There must be one."""
-        return self._rows[0]
-
     def last(self) -> Row:
         """Return the last row. There must be one."""
         return self._rows[-1]
-
-    def before(self, number: int) -> Row | None:
-        """Return the row before the one of this number, which must exist."""
-        return next((row for row in reversed(self._rows) if row[0] < number), None)
-
-    def after(self, number: int) -> Row | None:
-        """Return the row after the one of this number, which must exist."""
-        return next((row for row in self._rows if row[0] > number), None)
 
     def renew(self, inserted_at: int) -> None:
         """Set the insertion time of the last row. There must be one."""
         number, raw, kind, _ = self._rows[-1]
         self._rows[-1] = (number, raw, kind, inserted_at)
-
-    def oldest(self) -> int | None:
-        """Return the earliest `inserted_at`; None without rows."""
-        return min((row[3] for row in self._rows), default=None)
-
-    def newest(self) -> int | None:
-        """Return the latest `inserted_at`; None without rows."""
-        return max((row[3] for row in self._rows), default=None)
 
     def expire(self, until: int) -> int:
         """Remove the rows inserted at or before `until`, the oldest first; return how many."""
@@ -210,9 +220,9 @@ class ListLayout:
             self.size = len(alive)
         return before - len(alive)
 
-    def in_memory(self) -> Iterator[Row]:
-        """Return all rows: a list is in memory as a whole."""
-        return iter(self._rows)
+    def in_memory(self) -> Reversible[Row]:
+        """Return all rows, in order: all are in memory."""
+        return self._rows
 
     def entries(self) -> Iterator[tuple[Identity, Row]]:
         """Iterate over all rows in order, each after its identity. Do not change the rows meanwhile."""

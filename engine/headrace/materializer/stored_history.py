@@ -14,13 +14,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, repeat
+from operator import add
 
 import msgspec
 
 from headrace.errors import EngineBug
 from headrace.materializer.identities import IdentityOf
-from headrace.materializer.map_layout import KIND, RAW, Head, IdentityQueue, MapLayout, RowNode
+from headrace.materializer.map_layout import KIND, RAW, Head, IdentityQueue, MapLayout, MapParts, RowNode
 from headrace.materializer.ordered_multiset import Identity, Row
 from headrace.state.backend import HISTORY_PREFIX, StateBackend, Write
 from headrace.state.codec import encode
@@ -118,10 +119,15 @@ class StoredMap:
 
     def queue_entry(self, identity: Identity) -> bytes:
         """Return the backend's entry of the rows with an identity."""
-        text = identity if type(identity) is bytes else encode(identity)
-        if len(text) <= _LONGEST:
-            return self._short + text
-        return self._entry + b"i#" + blake2b(text, digest_size=16).digest()
+        (entry,) = self._queue_entries([identity])
+        return entry
+
+    def _queue_entries(self, identities: Iterable[Identity]) -> list[bytes]:
+        texts = [identity if type(identity) is bytes else encode(identity) for identity in identities]
+        short, long = self._short, self._entry + b"i#"
+        return [
+            short + text if len(text) <= _LONGEST else long + blake2b(text, digest_size=16).digest() for text in texts
+        ]
 
     def admit_node(self, number: int, stored: bytes | None) -> RowNode:
         """Decode and store the backend's value of a node. Raises `EngineBug` if it is missing."""
@@ -139,18 +145,18 @@ class StoredMap:
         self._queues[identity] = queue = None if stored is None else _decode_queue(stored)
         return queue
 
+    def whole(self, parts: MapParts) -> Iterable[Write]:
+        """Return the writes of a map that the backend does not have."""
+        node = self._entry + b"n"
+        nodes = map(struct.Struct(f">{len(node)}sQ").pack, repeat(node), parts.numbers)
+        values = map(add, map(encode, parts.links), parts.raws)
+        queues = map(encode, parts.queues)
+        return chain(zip(nodes, values, strict=True), zip(self._queue_entries(parts.identities), queues, strict=True))
+
     def writes(self, layout: MapLayout) -> Iterable[Write]:
         """Return the writes that change the backend's map to `layout`; nodes that are not in memory did not change."""
         before, nodes, known = self._nodes, layout.nodes, self._queues
         entry, pack = self._entry + b"n", _NUMBER.pack
-        if layout.source is None:
-            # As below, with nothing to compare. `zip` makes no tuple for each of possibly many nodes.
-            entries, stored = map(pack, nodes), [encode(node[KIND:]) + node[RAW] for node in nodes.values()]
-            identities, queues = layout.all_queues()
-            return chain(
-                zip(map(entry.__add__, entries), stored, strict=True),
-                zip(map(self.queue_entry, identities), map(encode, queues), strict=True),
-            )
         written: list[Write] = [(entry + pack(number), None) for number in before if number not in nodes]
         for number, node in nodes.items():
             value = encode(node[KIND:]) + node[RAW]

@@ -13,19 +13,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from operator import itemgetter
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
 from headrace.api.graph import Emit, OnConflict, UpsertMaterialize
 from headrace.api.records import RowKind
 from headrace.execution.element import Element, Watermark
+from headrace.materializer.dict_layout import DictLayout
 from headrace.materializer.histories import Histories, HistoryChange, Layout
 from headrace.materializer.identities import ChangedKeys, IdentifiedRows, Mask, canonical, json_names
-from headrace.materializer.ordered_multiset import ALL, LAST, NOTHING, OTHER, Identity
+from headrace.materializer.ordered_multiset import ALL, LAST, NOTHING, OTHER, Identity, Removal
 from headrace.materializer.row_lifetimes import RowLifetimes
 from headrace.options import Layouts, MaterializerOptions
-from headrace.records.order import output_order
+from headrace.records.order import FIRST_OUTPUT
 from headrace.state.backend import StateBackend, Write
 from headrace.state.timers import TimerChange
 
@@ -58,12 +60,21 @@ INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind
 _RETRACTIONS = frozenset(int(kind) for kind in RowKind if kind.is_retraction)
 
 
+_KEY = itemgetter(3)
+"""Returns the key of an element."""
+
+_AT_ONCE = 500
+"""Number of elements that are read together."""
+
 _TAKEN_OUT = ("taken out",)
 """Identity that no other row has, for the row to take out."""
 
 
 class UpsertMaterializer:
     """One materializer in one task. `record` is the type of the rows, by which they are compared."""
+
+    _reads_beside: ClassVar[bool] = False
+    """Whether changes read the rows beside their own."""
 
     def __init__(
         self,
@@ -94,7 +105,15 @@ class UpsertMaterializer:
         self._rows = IdentifiedRows(operator.name, record, upsert_key, one_a_key=one_a_key, from_columns=from_columns)
         # Where a key has only one row, it is found by a field that no row has.
         by = ("",) if one_a_key else json_names(record, upsert_key)
-        self._histories = Histories(backend, layouts, self._rows.identity_of, by=by, ages=operator.ttl is not None)
+        has_lifetimes = operator.ttl is not None or operator.on_conflict is not OnConflict.KEEP_HISTORY
+        self._histories = Histories(
+            backend,
+            layouts,
+            self._rows.identity_of,
+            by=by,
+            ages=operator.ttl is not None,
+            linked=has_lifetimes or operator.shows_first or self._reads_beside,
+        )
         self._emitted: list[tuple[bytes, RowKind, bytes, bytes]] = []
         self._grown_at, self._shrunk_at = layouts.grown_at, layouts.shrunk_at
         self._replaces = bool(upsert_key)
@@ -103,7 +122,7 @@ class UpsertMaterializer:
         self._shows_first = operator.shows_first
         self._sink_holds_end = not operator.may_show_another
         self._lifetimes: RowLifetimes | None = None
-        if operator.ttl is not None or operator.on_conflict is not OnConflict.KEEP_HISTORY:
+        if has_lifetimes:
             self._lifetimes = RowLifetimes(
                 operator,
                 layouts.strategy,
@@ -142,16 +161,23 @@ class UpsertMaterializer:
 
     def take(self, batch: Sequence[Element]) -> None:
         """Process some elements."""
-        texts, identities = self._rows.read_for_history(batch)
-        keys = dict.fromkeys([element[3] for element in batch])
+        keys = dict.fromkeys(map(_KEY, batch))
         self._histories.load(keys)
+        self.metrics["records"] += len(batch)
+        if self._lifetimes is not None:
+            self._lifetimes.remember(keys)
+        # What is read of a few elements is still in the processor's cache when they are taken.
+        size = len(batch) if self._histories.is_partial else _AT_ONCE
+        for first in range(0, len(batch), size or 1):
+            self._take_part(batch[first : first + size])
+
+    def _take_part(self, batch: Sequence[Element]) -> None:
+        texts, identities = self._rows.read_for_history(batch)
         if self._histories.is_partial:
             self._histories.prefetch(
                 (element[3], identity) for element, identity in zip(batch, identities, strict=True)
             )
-        self.metrics["records"] += len(batch)
         if self._lifetimes is not None:
-            self._lifetimes.remember(keys)
             self._take_living(batch, texts, identities, self._lifetimes)
         elif self._shows_first:
             self._take_first(batch, texts, identities)
@@ -178,7 +204,7 @@ class UpsertMaterializer:
     def outputs(self) -> list[Output]:
         """Return the rows to emit: every change, or the net change of each key, in arrival order."""
         if self.operator.emit is Emit.EVERY_CHANGE:
-            return [Output(output_order(order, 0), kind, key, raw) for order, kind, key, raw in self._emitted]
+            return [make_output((order + FIRST_OUTPUT, kind, key, raw)) for order, kind, key, raw in self._emitted]
         return sorted(self._net_changes())
 
     def changes(self) -> list[HistoryChange]:
@@ -216,26 +242,50 @@ class UpsertMaterializer:
         for element, raw, identity in zip(batch, texts, identities, strict=True):
             order, at, kind, key, _, _ = element
             rows = live[key]
+            size = rows.size
             if kind not in retractions:
-                size = rows.size
+                emit((order, UPDATE_AFTER if size else INSERT, key, raw))
+                if (
+                    type(rows) is DictLayout
+                    and rows.numbers.setdefault(identity, rows.last_number + 1) > rows.last_number
+                ):
+                    # This is `append`, and `put`, for a new identity, inlined: most rows of a long history take this path.
+                    rows.last_number = number = rows.last_number + 1
+                    rows.rows[number] = (number, raw, kind, at)
+                    rows.size = size + 1
+                    continue
                 if replaces:
                     rows.put(identity, raw, kind, at)
                 else:
                     rows.append(identity, raw, kind, at)
-                emit((order, UPDATE_AFTER if size else INSERT, key, raw))
                 if size >= grown_at - 1 and not rows.is_map and rows.size >= grown_at:
                     switch(key)
                 continue
+            if (
+                type(rows) is DictLayout
+                and size > shrunk_at + 1
+                and not rows.copies
+                and rows.numbers.get(identity, rows.last_number) != rows.last_number
+            ):
+                # This is `remove` for a row that is not the last, inlined as well.
+                del rows.rows[rows.numbers.pop(identity)]
+                rows.size = size - 1
+                continue
             removed = rows.remove(identity)
             if removed is not OTHER:
-                if removed is LAST:
-                    emit((order, UPDATE_AFTER, key, rows.last()[1]))
-                elif removed is ALL:
-                    emit((order, DELETE, key, raw or canonical(element.record)))
-                else:
-                    self._count_unmatched(element, raw, rows)
+                self._show_removal(removed, element, raw, rows)
             if rows.is_map and rows.size <= shrunk_at:
                 switch(key)
+
+    def _show_removal(self, removed: Removal, element: Element, raw: bytes, rows: Layout) -> None:
+        """Emit the effect of a retraction that did not just remove a row before the last."""
+        order, _, _, key, record, _ = element
+        if removed is LAST:
+            self._emitted.append((order, UPDATE_AFTER, key, rows.last()[1]))
+        elif removed is ALL:
+            self._emitted.append((order, DELETE, key, raw or canonical(record)))
+        else:
+            self._count_unmatched(element, raw, rows)
 
     def _take_living(
         self, batch: Sequence[Element], texts: Sequence[bytes], identities: Sequence[Identity], lifetimes: RowLifetimes

@@ -1,4 +1,4 @@
-"""The ordered multiset: both layouts, over any backend, against a plain list."""
+"""The ordered multiset: its layouts, over any backend, against a plain list."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 
 from headrace import Strategy
 from headrace.errors import EngineBug
+from headrace.materializer.dict_layout import DictLayout
 from headrace.materializer.histories import Histories
 from headrace.materializer.identities import projection
 from headrace.materializer.map_layout import MapLayout
 from headrace.materializer.ordered_multiset import ListLayout, Removal
+from headrace.materializer.stored_history import StoredMap
 from headrace.options import Layouts, MaterializerOptions
+from headrace.state.backend import HashMapBackend
 
 KEY = b'"k"'
 
@@ -54,6 +57,18 @@ class Model:
         return len(dead)
 
 
+def assert_same(rows, model):
+    """Compare a layout with a model."""
+    assert [(n, raw, at) for _, (n, raw, _, at) in rows.entries()] == [(n, row(t), at) for n, t, at in model.rows]
+    assert rows.size == len(model.rows)
+    assert rows.oldest() == min((at for *_, at in model.rows), default=None)
+    assert rows.newest() == max((at for *_, at in model.rows), default=None)
+    for position, (own, *_) in enumerate(model.rows):
+        before, after = rows.before(own), rows.after(own)
+        assert (before and before[0]) == (model.rows[position - 1][0] if position else None)
+        assert (after and after[0]) == (model.rows[position + 1][0] if position + 1 < len(model.rows) else None)
+
+
 steps = st.lists(
     st.tuples(
         st.sampled_from(["append", "put", "remove", "remove", "expire", "reopen"]),
@@ -91,19 +106,39 @@ def test_layout_behaves_like_a_plain_list(backends, strategy, steps):
                 getattr(rows, step)(row(text), row(text), 0, clock)
                 getattr(model, step)(text, clock)
             rows = histories.switch(KEY)
-            assert [(n, raw, at) for _, (n, raw, _, at) in rows.entries()] == [
-                (n, row(t), at) for n, t, at in model.rows
-            ]
-            assert rows.size == len(model.rows)
-            assert rows.oldest() == min((at for *_, at in model.rows), default=None)
-            assert rows.newest() == max((at for *_, at in model.rows), default=None)
+            assert_same(rows, model)
             assert rows.is_map is Layouts(strategy, 4, 2).wants_map(rows.size, is_map=rows.is_map)
-            for position, (own, *_) in enumerate(model.rows):
-                before, after = rows.before(own), rows.after(own)
-                assert (before and before[0]) == (model.rows[position - 1][0] if position else None)
-                assert (after and after[0]) == (model.rows[position + 1][0] if position + 1 < len(model.rows) else None)
         backend.write_batch(list(histories.writes()))
         assert bool(model.rows) == bool(dict(backend.items()))  # no part of a removed row is left
+
+
+@given(steps=steps)
+def test_dicts_are_stored_like_linked_nodes(steps):
+    model, rows, clock = Model(), DictLayout(), 0
+    for step, text, number in steps:
+        clock += number
+        if step == "reopen":
+            rows = DictLayout(rows.entries())
+        elif step == "expire":
+            assert rows.expire(clock - 4) == model.expire(clock - 4)
+        elif step == "remove":
+            assert rows.remove(row(text)) is model.remove(text)
+        else:
+            getattr(rows, step)(row(text), row(text), 0, clock)
+            getattr(model, step)(text, clock)
+        assert_same(rows, model)
+        if rows.size:
+            ends = rows.first(), rows.last(), rows.get(rows.last()[0])
+            assert [end[0] for end in ends] == [model.rows[place][0] for place in (0, -1, -1)]
+            assert rows.head() == MapLayout.of(rows.entries(), ages=False).head()
+            assert stored(rows) == stored(MapLayout.of(rows.entries(), ages=False))
+        for other in "abcd":
+            assert rows.find(row(other)) == next((n for n, own, _ in model.rows if own == other), None)
+
+
+def stored(rows):
+    """Return the entries of a map."""
+    return dict(StoredMap(HashMapBackend(), KEY, projection(())).whole(rows.parts()))
 
 
 def test_unneeded_map_entries_are_not_accessed(backend):
@@ -176,8 +211,8 @@ def test_thresholds_that_contradict_each_other_are_refused(high, low):
         MaterializerOptions(threshold_high=high, threshold_low=low).layouts(Strategy.ADAPTIVE, "rocksdb")
 
 
-def test_both_layouts_agree_on_equal_rows():
-    for layout in (ListLayout(), MapLayout()):
+def test_layouts_agree_on_equal_rows():
+    for layout in (ListLayout(), DictLayout(), MapLayout()):
         for text in "aba":
             layout.append(text, row(text), 0, 0)
         assert [layout.find("a"), layout.find("b"), layout.find("c")] == [0, 1, None]

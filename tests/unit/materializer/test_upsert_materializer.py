@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import msgspec
 import pytest
@@ -280,6 +281,26 @@ def test_changes_follow_the_rules_over_restarts(backends, upsert_key, changes, b
             for change in changes[start:end]:
                 model.take(*change)
             assert h.run(*changes[start:end], batch=batch) == model.emitted[before[0] :]
+            unmatched = [msgspec.json.decode(retraction.row, type=Row) for retraction in h.last.unmatched]
+            assert unmatched == model.unmatched[before[1] :]
+
+
+@upsert_keys
+@given(seed=st.integers(0, 1 << 30), keys=st.sampled_from(["k", "jk"]), rows=st.sampled_from([5, 60, 400]))
+def test_long_batches_follow_the_rules(backends, upsert_key, seed, keys, rows):
+    """A batch is longer than what is read of it at once, and histories switch between their layouts within it."""
+    chance, model = random.Random(seed), Model(upsert_key)
+    changes = [
+        (chance.choice([*RowKind]), Row(chance.choice(keys), chance.randrange(rows), chance.choice("ab")))
+        for _ in range(1_500)
+    ]
+    with backends.lent() as new:
+        h = Harness(new(), upsert_key=upsert_key, strategies=(Strategy.ADAPTIVE, Strategy.MAP), from_columns=True)
+        for part in (changes[:1_200], changes[1_200:]):
+            before = len(model.emitted), len(model.unmatched)
+            for change in part:
+                model.take(*change)
+            assert h.run(*part, batch=len(part)) == model.emitted[before[0] :]
             unmatched = [msgspec.json.decode(retraction.row, type=Row) for retraction in h.last.unmatched]
             assert unmatched == model.unmatched[before[1] :]
 

@@ -73,6 +73,7 @@ def projection(fields: tuple[str, ...]) -> IdentityOf:
     return project
 
 
+@functools.cache
 def json_names(record: type[msgspec.Struct] | None, fields: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names that the JSON of a record has for some of its fields."""
     if record is None:

@@ -119,15 +119,15 @@ class StoredMap:
 
     def queue_entry(self, identity: Identity) -> bytes:
         """Return the backend's entry of the rows with an identity."""
-        (entry,) = self._queue_entries([identity])
-        return entry
+        text = _text_of(identity)
+        return self._short + text if len(text) <= _LONGEST else self._hashed(text)
 
-    def _queue_entries(self, identities: Iterable[Identity]) -> list[bytes]:
-        texts = [identity if type(identity) is bytes else encode(identity) for identity in identities]
-        short, long = self._short, self._entry + b"i#"
-        return [
-            short + text if len(text) <= _LONGEST else long + blake2b(text, digest_size=16).digest() for text in texts
-        ]
+    def _queue_entries(self, identities: Iterable[Identity]) -> Iterable[bytes]:
+        short, hashed = self._short, self._hashed
+        return [short + text if len(text) <= _LONGEST else hashed(text) for text in map(_text_of, identities)]
+
+    def _hashed(self, text: bytes) -> bytes:
+        return self._entry + b"i#" + blake2b(text, digest_size=16).digest()
 
     def admit_node(self, number: int, stored: bytes | None) -> RowNode:
         """Decode and store the backend's value of a node. Raises `EngineBug` if it is missing."""
@@ -172,6 +172,10 @@ class StoredMap:
         for number, (_, raw, _, _) in self.rows.items():
             yield self.node_entry(number), None
             yield self.queue_entry(self._identity_of(raw)), None
+
+
+def _text_of(identity: Identity) -> bytes:
+    return identity if type(identity) is bytes else encode(identity)
 
 
 def stored_head(head: Head, by: tuple[str, ...]) -> bytes:

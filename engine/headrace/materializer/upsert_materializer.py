@@ -105,6 +105,7 @@ class UpsertMaterializer:
         self._rows = IdentifiedRows(operator.name, record, upsert_key, one_a_key=one_a_key, from_columns=from_columns)
         # Where a key has only one row, it is found by a field that no row has.
         by = ("",) if one_a_key else json_names(record, upsert_key)
+        shows_first = operator.shows_first
         has_lifetimes = operator.ttl is not None or operator.on_conflict is not OnConflict.KEEP_HISTORY
         self._histories = Histories(
             backend,
@@ -112,14 +113,14 @@ class UpsertMaterializer:
             self._rows.identity_of,
             by=by,
             ages=operator.ttl is not None,
-            linked=has_lifetimes or operator.shows_first or self._reads_beside,
+            linked=has_lifetimes or shows_first or self._reads_beside,
         )
         self._emitted: list[tuple[bytes, RowKind, bytes, bytes]] = []
         self._grown_at, self._shrunk_at = layouts.grown_at, layouts.shrunk_at
         self._replaces = bool(upsert_key)
         self._has_one_row = one_a_key
         self._moves = operator.on_conflict is OnConflict.DEDUPLICATE and self._replaces and not one_a_key
-        self._shows_first = operator.shows_first
+        self._shows_first = shows_first
         self._sink_holds_end = not operator.may_show_another
         self._lifetimes: RowLifetimes | None = None
         if has_lifetimes:
@@ -245,15 +246,14 @@ class UpsertMaterializer:
             size = rows.size
             if kind not in retractions:
                 emit((order, UPDATE_AFTER if size else INSERT, key, raw))
-                if (
-                    type(rows) is DictLayout
-                    and rows.numbers.setdefault(identity, rows.last_number + 1) > rows.last_number
-                ):
+                if type(rows) is DictLayout:
                     # This is `append`, and `put`, for a new identity, inlined: most rows of a long history take this path.
-                    rows.last_number = number = rows.last_number + 1
-                    rows.rows[number] = (number, raw, kind, at)
-                    rows.size = size + 1
-                    continue
+                    number = rows.last_number + 1
+                    if rows.numbers.setdefault(identity, number) is number:
+                        rows.rows[number] = (number, raw, kind, at)
+                        rows.last_number = number
+                        rows.size = size + 1
+                        continue
                 if replaces:
                     rows.put(identity, raw, kind, at)
                 else:

@@ -1,4 +1,4 @@
-"""Write `benchmarks/report.html`: one page of all results in `benchmarks/out/`, with charts, and without scripts or network.
+"""Write `benchmarks/report.html`: one page of all results in `benchmarks/out/` and of the diary, with charts, and without scripts or network.
 
 make bench-page
 """
@@ -7,13 +7,17 @@ import ast
 import json
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from markdown_it import MarkdownIt
 
 from benchmarks._plot import bar_chart, line_chart, share_chart, short
 from benchmarks._report import OUT
 
 PAGE = Path("benchmarks/report.html")
+DIARY = Path(__file__).with_name("DIARY.md")
 FIRST, LAST = ("end_to_end", "late_retractions", "rates", "micro_batch"), ("nexmark",)
 HIGHER, LOWER = "higher", "lower"
 COSTS = {"us", "ms", "s", "us a record", "x", "B", "bytes", "MB", "files", "calls"}
@@ -26,6 +30,7 @@ h1, h2, h3 { line-height: 1.2 } h2 { margin-top: 2.2em; border-top: 1px solid #d
 table { border-collapse: collapse; margin: 1em 0 } td, th { padding: 2px 12px 2px 0; text-align: right; vertical-align: top }
 th { border-bottom: 1px solid #7b8794 } td { border-bottom: 1px solid #e8ecef } .text { text-align: left }
 .run { color: #52606d; font-size: 13px } .busy, .NO { color: #b0413e; font-weight: bold } .yes { color: #2c7a5b }
+.diary td, .diary th { text-align: left }
 .charts { display: flex; flex-wrap: wrap; gap: 8px } svg { max-width: 100%; height: auto } code { background: #f1f3f5; padding: 1px 4px }
 """
 
@@ -84,7 +89,8 @@ class Benchmark:
 
 
 def main():
-    PAGE.write_text(page(read_benchmarks(Path(__file__).parent, OUT)), encoding="utf-8")
+    benchmarks = read_benchmarks(Path(__file__).parent, OUT)
+    PAGE.write_text(page(benchmarks, DIARY.read_text(encoding="utf-8")), encoding="utf-8")
     print(f"{PAGE} ({PAGE.stat().st_size / 1000:,.0f} kB)")
 
 
@@ -114,8 +120,8 @@ def _result(file):
     return Result(file.stem, content["machine"], content["figures"], pictures)
 
 
-def page(benchmarks):
-    """Return the page of the benchmarks as HTML."""
+def page(benchmarks, diary):
+    """Return the page of the benchmarks as HTML. `diary` has the steps before today, in Markdown."""
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Headrace: benchmarks</title>',
@@ -126,6 +132,7 @@ def page(benchmarks):
             *_contents(benchmarks),
             *_goals(benchmarks),
             *(line for benchmark in benchmarks for line in _section(benchmark)),
+            *_steps(diary),
             "</body></html>\n",
         ]
     )
@@ -133,7 +140,8 @@ def page(benchmarks):
 
 def _contents(benchmarks):
     links = (f'<li><a href="#{b.name}">{escape(b.name)}</a>: {_prose(b.subject)}</li>' for b in benchmarks)
-    return ["<h2>Benchmarks</h2><ul>", *links, "</ul>"]
+    diary = '<li><a href="#diary">Diary of measurements</a>: each step that was kept, before and after, and those that were not</li>'
+    return ["<h2>Benchmarks</h2><ul>", *links, diary, "</ul>"]
 
 
 def _goals(benchmarks):
@@ -175,6 +183,16 @@ def _section(benchmark):
         yield from CHARTS.get(benchmark.name, _no_charts)(result.figures)
         yield _charts(result.pictures)
         yield _figures(result.figures)
+
+
+def _steps(diary):
+    """Yield what each step gained that was kept, and why others were not."""
+    markdown = MarkdownIt("commonmark").enable("table")
+    tokens = markdown.parse(diary)
+    for token, text in pairwise(tokens):
+        if token.type == "heading_open":
+            token.attrSet("id", text.content.lower().replace(" ", "-"))  # the diary links to its own headings
+    yield f'<div id="diary" class="diary">{markdown.renderer.render(tokens, markdown.options, {})}</div>'
 
 
 def _run(machine, command):

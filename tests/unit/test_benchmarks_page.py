@@ -54,7 +54,17 @@ def benchmark(name, figures, machine=MACHINE):
 
 
 def pages_of(figures, name="speed"):
-    return page([benchmark(name, figures)])
+    return page([benchmark(name, figures)], "")
+
+
+DIARY = "# Diary\n\n## What did not\n\n- [Up](#what-did-not)\n\n| step | gain |\n|---|---|\n| less `x` | 2 < 3 |\n"
+
+
+def test_page_ends_with_the_diary():
+    html = page([], DIARY)
+    assert '<h2 id="what-did-not">What did not</h2>' in html
+    assert '<a href="#what-did-not">Up</a>' in html
+    assert "<td>less <code>x</code></td>\n<td>2 &lt; 3</td>" in html
 
 
 def elements_of(svg, name):
@@ -100,7 +110,7 @@ def test_page_says_where_and_when_it_was_measured():
     for fact in ("2026-01-02 03:04 UTC", "2 cores", "load 0.5", "Python 3.11.7", "pyspark 4.2.0", "make bench-speed"):
         assert fact in html
     assert "(busy: " not in html
-    assert "(busy: " in page([benchmark("speed", [], {**MACHINE, "load": [8.0, 1.0, 1.0]})])
+    assert "(busy: " in page([benchmark("speed", [], {**MACHINE, "load": [8.0, 1.0, 1.0]})], "")
 
 
 def test_page_counts_goals_and_lists_missed_ones():
@@ -147,7 +157,7 @@ def test_files_belong_to_the_longest_benchmark_name(folder):
 
 def test_missing_results_are_named_with_their_command(folder):
     keep(folder, "async_io", figure("time", [1.0], "s"))
-    html = page(read_benchmarks(folder, folder / "out"))
+    html = page(read_benchmarks(folder, folder / "out"), "")
     assert html.count("Not measured yet") == 4
     for name in ("async", "log-growth", "nexmark", "end-to-end"):
         assert f"<b>Not measured yet:</b> <code>make bench-{name}</code>" in html

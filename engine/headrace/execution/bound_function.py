@@ -28,9 +28,10 @@ from headrace.options import AsyncStateOptions
 from headrace.state.accumulators import AggregatingStore, ReducingStore
 from headrace.state.backend import StateBackend
 from headrace.state.maps_and_lists import ListStore, MapStore
-from headrace.state.store import StateStore, StateTask
+from headrace.state.store import StateStore
 from headrace.state.ttl import NO_HISTORY, EntryLifetimes
 from headrace.state.values import BlockingValueStore, SingleStore, ValueStore
+from headrace.state.waiting_calls import StateTask
 
 D = TypeVar("D")
 

@@ -13,8 +13,8 @@ from headrace.api.records import check_namespace, checked_namespaces
 from headrace.api.states import AggregatingState, ReducingState
 from headrace.native import CachedHandle, Cell
 from headrace.state.backend import within
-from headrace.state.store import Access
 from headrace.state.values import SingleHandle, SingleStore
+from headrace.state.waiting_calls import Access
 
 V = TypeVar("V")
 In = TypeVar("In")

@@ -26,7 +26,8 @@ from headrace.state.backend import Page, after, end_of_group
 from headrace.state.cells import Cells
 
 if TYPE_CHECKING:
-    from headrace.state.store import Access, StateStore
+    from headrace.state.store import StateStore
+    from headrace.state.waiting_calls import Access
 
 
 PAGE = 1000

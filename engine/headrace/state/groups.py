@@ -12,7 +12,8 @@ from headrace.native import Cell
 from headrace.state.backend import Page, end_of_group, entry_group, entry_groups
 from headrace.state.cells import Cells
 from headrace.state.cursor import END, PAGE, GroupCursor, LiveIterator, ReadyCursor, WalkedEntry, first_page
-from headrace.state.store import Access, Handle, More, StateStore
+from headrace.state.store import Handle, StateStore
+from headrace.state.waiting_calls import Access, More
 
 
 class GroupStore(StateStore):

@@ -26,7 +26,7 @@ from headrace.state.cells import Cells
 from headrace.state.codec import KeyCodec
 from headrace.state.cursor import WalkedEntry
 from headrace.state.groups import GroupHandle, GroupStore
-from headrace.state.store import Access
+from headrace.state.waiting_calls import Access
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -28,8 +28,9 @@ from headrace.state.backend import (
 )
 from headrace.state.cells import Cells
 from headrace.state.cursor import PAGE
-from headrace.state.store import Access, Handle, More, StateStore, StateTask
+from headrace.state.store import Handle, StateStore
 from headrace.state.ttl import NO_HISTORY, AccessTimes, EntryLifetimes
+from headrace.state.waiting_calls import Access, More, StateTask
 
 
 class SingleStore(StateStore, ValueCells):

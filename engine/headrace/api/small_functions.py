@@ -13,7 +13,7 @@ from headrace.api.changelog import ChangelogMode
 from headrace.api.functions import Context, KeyedProcessFunction
 from headrace.api.records import RowKind
 from headrace.api.states import State
-from headrace.api.types import hints_of
+from headrace.api.types import hints_of, signature_of
 
 
 def keyed_function(function: Callable[..., Any], /) -> KeyedProcessFunction[Any, Any]:
@@ -62,7 +62,7 @@ def keyed_function(function: Callable[..., Any], /) -> KeyedProcessFunction[Any,
 
 def _parameters(name: str, function: Callable[..., Any]) -> tuple[str, str | None, dict[str, State]]:
     """Return the names of the parameters for the record and the context, and the states by parameter."""
-    parameters = [*inspect.signature(function).parameters.values()]
+    parameters = [*signature_of(function).parameters.values()]
     if not parameters:
         msg = f"keyed_function {name} takes no record: give it a parameter with the type of the record"
         raise TypeError(msg)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable, Collection
 from datetime import datetime
@@ -137,7 +138,7 @@ def returned_type(method: str, function: Callable[..., Any]) -> type[Any]:
             f"{step}: the function returns {_shown(returned)}, but map() makes one record of each: return a Struct, or use "
             "flat_map() to send on none or several"
         )
-    elif "return" in getattr(function, "__annotations__", {}):
+    elif _has_return_annotation(function):
         msg = (
             f"{step}: the annotation of what it returns cannot be resolved when the pipeline is built: give record=..."
         )
@@ -149,12 +150,29 @@ def returned_type(method: str, function: Callable[..., Any]) -> type[Any]:
 def hints_of(function: Callable[..., Any], *, with_metadata: bool = False) -> dict[str, Any]:
     """Return a function's annotations, without their metadata unless asked for; an empty dictionary where they cannot be resolved."""
     called = _called(function)
-    if not hasattr(called, "__annotations__"):
-        return {}
     try:
-        return get_type_hints(called, include_extras=with_metadata)
+        return get_type_hints(called, include_extras=with_metadata) if hasattr(called, "__annotations__") else {}
     except (NameError, TypeError):  # a name, or an expression, that only type checkers can resolve
         return {}
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function, whether or not its annotations can be resolved: Python 3.14 would look at them now.
+
+    Raises `ValueError` for a function in C that has none.
+    """
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.STRING)
+    return inspect.signature(function)
+
+
+def _has_return_annotation(function: Callable[..., Any]) -> bool:
+    try:
+        return signature_of(function).return_annotation is not inspect.Signature.empty
+    except ValueError:
+        return False
 
 
 def _called(function: Any) -> Any:

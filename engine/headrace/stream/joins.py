@@ -17,7 +17,7 @@ from headrace.api.graph import KeyBy, name_of
 from headrace.api.options import JoinFunction, JoinType, NullKeys, check_how, kept_null_keys
 from headrace.api.services import LookupFunction, inner_lookup
 from headrace.api.ttl import AnyTtl, StateTtl, ttl_of, ttls_of_sides
-from headrace.api.types import check_function, check_plain, check_record, hints_of
+from headrace.api.types import check_function, check_plain, check_record, hints_of, signature_of
 from headrace.stream.base import StreamBase, check_time, in_time
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ def _check_parameters(
 def _parameters(join: str, emit: Callable[..., Any]) -> list[str]:
     """Return the names of the parameters that take the two records; fewer where `*args` takes them."""
     try:
-        signature = inspect.signature(emit)
+        signature = signature_of(emit)
     except ValueError:  # a function written in C has no signature
         return []
     try:

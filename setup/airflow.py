@@ -27,6 +27,7 @@ from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO, NoReturn
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import psutil
@@ -381,6 +382,9 @@ def _healthy(port: int) -> set[str]:
         with urlopen(f"http://127.0.0.1:{port}/api/v2/monitor/health", timeout=5) as answer:
             health = json.load(answer)
             return {part for part, about in health.items() if about and about["status"] == "healthy"}
+    except HTTPError as error:
+        error.close()
+        return set()
     except (OSError, HTTPException, ValueError, TypeError, KeyError, AttributeError):
         return set()
 

@@ -267,7 +267,8 @@ def _to_webhook(config: JobConfig, message: Message, left: float) -> bool:
         with build_opener(NoRedirects).open(request, timeout=min(_PATIENCE["webhook"], left)):
             return True
     except HTTPError as error:
-        return _failed("tell.webhook", f"it answered with {error.code}")
+        with error:
+            return _failed("tell.webhook", f"it answered with {error.code}")
     except URLError as error:
         return _failed("tell.webhook", str(error.reason))
     except (OSError, HTTPException, ValueError) as error:  # their messages may have the URL, which is secret

@@ -260,7 +260,7 @@ def services(config: JobConfig) -> Iterator[Finding]:
 
 def _service(what: str, url: str) -> Finding:
     from http.client import HTTPException
-    from urllib.error import URLError
+    from urllib.error import HTTPError, URLError
     from urllib.request import urlopen
 
     from headrace.config import shown_url
@@ -269,11 +269,17 @@ def _service(what: str, url: str) -> Finding:
     try:
         with urlopen(url, timeout=_PATIENCE) as response:  # noqa: S310 - loading allows http and https only
             return Finding(what, "ok", f"{place}: {response.status}")
+    except HTTPError as error:
+        with error:
+            return _away(what, f"{place}: {error.reason}")
     except (URLError, OSError) as error:
-        reason = getattr(error, "reason", error)
-        return Finding(what, "fail", f"{place}: {reason}", "start it; until then calls to it are retried, then fail")
+        return _away(what, f"{place}: {getattr(error, 'reason', error)}")
     except (HTTPException, ValueError) as error:  # their messages repeat the URL
         return Finding(what, "fail", f"{place}: {type(error).__name__}", "is the URL right, and what responds there?")
+
+
+def _away(what: str, detail: str) -> Finding:
+    return Finding(what, "fail", detail, "start it; until then calls to it are retried, then fail")
 
 
 def lease(log: CheckpointLog) -> Finding:

@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,9 @@ import release  # type: ignore[import-not-found]  # a script's neighbour
 from headrace.provision.java import find_java, java_version
 
 HOME = release.HOME
+FOLDER = Path(tempfile.gettempdir(), "headrace-matrix")
+"""Its cells make projects, which lie in no other one."""
+
 NEWEST_JAVA = {"4.0": 21}
 """The newest Java that a Spark runs on, where that is not any."""
 
@@ -68,7 +72,7 @@ def main() -> int:
     """Try the cells; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("cell", nargs="*", help="only these cells (default: all)")
-    parser.add_argument("--folder", type=Path, default=HOME / "var" / "matrix", help="of environments and projects")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of environments and projects")
     parser.add_argument("--list", action="store_true", help="show the cells, and try none")
     options = parser.parse_args()
     chosen = [cell for cell in cells.CELLS if not options.cell or cell.name in options.cell]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from headrace.config import project_around
 from headrace.provision.pyspark import FITTING_SPARK, TESTED_PYSPARK
 from tests.jobs.home import PROJECT
 
@@ -159,6 +160,10 @@ def test_failed_step_is_named_and_its_output_kept(tmp_path):
     outcome = matrix.tried(FakeTrial(tmp_path / CELLS[0].name, matrix.CellFailed("Java says no")))
     assert (outcome.outcome, outcome.reason) == ("failed", "at the step runs on Spark")
     assert (tmp_path / f"{CELLS[0].name}.log").read_text() == "runs on Spark: CellFailed: Java says no\n"
+
+
+def test_cells_lie_in_no_project():
+    assert project_around(matrix.FOLDER) is None
 
 
 def test_missing_python_is_not_run(tmp_path):

@@ -66,7 +66,7 @@ def test_steps_take_functions_with_unresolved_parameters(functions, sides):
         ("without_result", r"map\(without_result\) needs the type of its records"),
     ],
 )
-def test_unresolved_result_is_told_from_a_missing_one(functions, sides, name, message):
+def test_unresolved_and_missing_results_differ(functions, sides, name, message):
     with pytest.raises(TypeError, match=message):
         sides[0].map(functions[name])
 

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Print the first Python that Headrace can run on (3.11 to 3.13). A name is tried by running it: a
+# Print the first Python that Headrace can run on (3.11 to 3.14). A name is tried by running it: a
 # version manager's shim can be on PATH for a version that isn't there. PYTHON, when set, is the only
 # one tried.
 set -eu
 
 usable() {
-    "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+    "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' \
         >/dev/null 2>&1
 }
 
@@ -15,7 +15,7 @@ if [ -z "${PYTHON:-}" ] && usable .venv/bin/python; then
     exit 0
 fi
 
-for name in ${PYTHON:-python3 python3.12 python3.11 python3.13 python}; do
+for name in ${PYTHON:-python3 python3.12 python3.11 python3.13 python3.14 python}; do
     if usable "$name"; then
         command -v "$name"
         exit 0
@@ -25,7 +25,7 @@ for name in ${PYTHON:-python3 python3.12 python3.11 python3.13 python}; do
 done
 
 cat >&2 <<END
-Headrace needs Python 3.11, 3.12 or 3.13 with the modules venv and ensurepip. Tried:
+Headrace needs Python 3.11, 3.12, 3.13 or 3.14 with the modules venv and ensurepip. Tried:
 $seen
 Install one (Debian, Ubuntu: apt install python3-venv; others: their package manager, pyenv or uv), then
     make setup PYTHON=/path/to/python3.12

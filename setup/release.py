@@ -29,7 +29,7 @@ HOME = Path(__file__).resolve().parent.parent
 TOOLS = HOME / "var" / "release-tools"
 PYTHON = TOOLS / "bin" / "python"
 DIST = HOME / "dist"
-VERSIONS = ("3.11", "3.12", "3.13")
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 ARCHITECTURES = ("x86_64", "aarch64")
 GLIBC = (2, 17)
 """The oldest that a wheel may need: that of manylinux2014."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.config import JobConfig
 
 
-_PYTHON = ((3, 11), (3, 14))
+_PYTHON = ((3, 11), (3, 15))
 _PACKAGES = ("deltalake", "duckdb", "pyarrow", "msgspec", "rocksdict", "xxhash")
 _GIGABYTE = 1 << 30
 _LITTLE, _TOO_LITTLE = 5 * _GIGABYTE, _GIGABYTE // 2
@@ -74,7 +74,7 @@ def _python() -> Finding:
     low, high = _PYTHON
     if low <= sys.version_info[:2] < high:
         return Finding("python", "ok", f"{version} ({sys.executable})")
-    return Finding("python", "fail", version, "use Python 3.11, 3.12 or 3.13")
+    return Finding("python", "fail", version, "use Python 3.11, 3.12, 3.13 or 3.14")
 
 
 def _engine() -> Finding:

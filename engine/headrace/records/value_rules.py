@@ -50,11 +50,13 @@ _EXPANDED: Final = Context(prec=1_100)
 """Context with enough digits to write any float in full."""
 
 _ISO: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d)(:\d\d)?(?:[.,](\d+))?(?: ?([Zz]|UTC|GMT|([+-]\d\d)(?::?(\d\d))?))?)?",
+    r"(\d{4}-\d\d-\d\d)(?:[Tt ]((?!24)\d\d:\d\d)(:\d\d)?(?:[.,](\d+))?(?: ?([Zz]|UTC|GMT|([+-]\d\d)(?::?(\d\d))?))?)?",
     re.ASCII,
 )
+"""A time of ISO 8601. 24:00 is none: Python 3.14 would take it for the next midnight, and others refuse it."""
+
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_TIME_OF_DAY: Final = re.compile(r"(\d\d:\d\d(?::\d\d)?)(?:(?<=:\d\d:\d\d)\.(\d+))?", re.ASCII)
+_TIME_OF_DAY: Final = re.compile(r"((?!24)\d\d:\d\d(?::\d\d)?)(?:(?<=:\d\d:\d\d)\.(\d+))?", re.ASCII)
 _FINER_DURATION: Final = re.compile(r"[.,](?!\d{1,6}0*[Ss]$)", re.ASCII)
 """Begin of a fraction of a duration that may not be whole microseconds."""
 _MICROSECONDS: Final = 1_000_000

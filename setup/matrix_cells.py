@@ -47,7 +47,7 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 # All pairs of a Python, a Spark, an Airflow and an engine but a few: four Pythons by three Sparks would need twelve cells. `make test-all`
-# tries Python 3.11 in full with Spark 4.2 and Airflow 3.3, in C and in Python, so the pair's cell is the one that has a beta.
+# tries Python 3.11 in full with Spark 4.2 and Airflow 3.3, and its engine also in Python, so the pair's cell is the one that has a beta.
 CELLS = (
     Cell("3.11", "4.0", NO_AIRFLOW, "2", "C"),
     Cell("3.11", "4.2", "3.4", "3", "C"),

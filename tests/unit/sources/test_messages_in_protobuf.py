@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import math
+import re
 import sys
 from decimal import Decimal
 from typing import Annotated
@@ -353,7 +354,8 @@ def test_message_that_cannot_be_converted_is_bad(registry, monkeypatch):
     bad.free["x"] = 1
     job.topic.append([written(number, classes(FREE)("shop.Free")(id=2)), written(number, bad)], timestamp=5)
     assert [row.id for row in job.took()] == [2]
-    assert job.quarantine() == ["the value cannot be read (ZeroDivisionError: float division by zero)"]
+    (reason,) = job.quarantine()
+    assert re.fullmatch(r"the value cannot be read \(ZeroDivisionError: (float )?division by zero\)", reason)
 
 
 def test_fields_may_have_names_of_the_library(registry):

@@ -13,6 +13,7 @@ from headrace.api.options import JoinFunction, WindowJoin
 from headrace.api.records import Struct
 from headrace.api.states import ListState
 from headrace.operators._event_time import check_in_calendar
+from headrace.operators._normalize import IN_WINDOW, unmatched
 from headrace.operators._processing_time import check_takes_nothing_back, in_time, timed_name
 from headrace.operators._slice_times import Sliced, last_slices
 from headrace.operators._value_types import place_among
@@ -45,11 +46,11 @@ class WindowJoinFunction(JoinFunction[Left, Right, Out]):
         self.takes_null_keys = join.takes_null_keys
 
     async def process1(self, record: Left, ctx: Context, /) -> None:
-        """Store a left record; one whose windows have all fired is late."""
+        """Store a left record, or take one back; one whose windows have all fired is late."""
         await self._take(self.left, self.LATE_LEFT, record, ctx)
 
     async def process2(self, record: Right, ctx: Context, /) -> None:
-        """Store a right record; one whose windows have all fired is late."""
+        """Store a right record, or take one back; one whose windows have all fired is late."""
         await self._take(self.right, self.LATE_RIGHT, record, ctx)
 
     async def _take(self, side: ListState[Any], late: str, record: Any, ctx: Context) -> None:
@@ -61,16 +62,23 @@ class WindowJoinFunction(JoinFunction[Left, Right, Out]):
         check_in_calendar(ctx.timestamp, self._windows.start_of(ends[0]), ends[-1])
         records = side.namespace(str(start))
         if ctx.row_kind.is_retraction:
-            held = list(await records.get())
-            place = place_among(held, record)
-            if place is not None:
-                del held[place]
-                await (records.update(held) if held else records.clear())
+            await self._take_back(records, record, ctx)
             return
         await records.add(record)
         for end in ends:
             if end - 1 > ctx.watermark:
                 ctx.timers.register_event_time(end - 1)
+
+    @staticmethod
+    async def _take_back(records: ListState[Any], record: Any, ctx: Context) -> None:
+        """Remove a record from those of its slice. One that is not there goes to the quarantine."""
+        held = list(await records.get())
+        place = place_among(held, record)
+        if place is None:
+            ctx.quarantine(unmatched(ctx.row_kind, IN_WINDOW))
+            return
+        del held[place]
+        await (records.update(held) if held else records.clear())
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         """Join the records of the window that ends now, and free the slices that no later window needs."""

@@ -64,7 +64,7 @@ class Model:
         self.windows, self.how = windows, how
         self.watermark = -FAR
         self.groups = defaultdict(lambda: ([], []))
-        self.late = []
+        self.late, self.unmatched = [], []
 
     def takes(self, record):
         """Return whether a record gets to the join: one without a currency only where its side is in the result without a match."""
@@ -84,14 +84,17 @@ class Model:
         side = isinstance(record, Rate)
         spans = windows_of(self.windows, record.at)
         spans = [span for span in spans if span[1] - 1 > self.watermark]
-        for span in spans:
-            held = self.groups[currency, span][side]
-            if not kind.is_retraction:
-                held.append(record)
-            elif record in held:
-                held.remove(record)
+        groups = [self.groups[currency, span][side] for span in spans]
         if not spans:
             self.late.append(record)
+        elif not kind.is_retraction:
+            for group in groups:
+                group.append(record)
+        elif record in groups[-1]:
+            for group in groups:
+                group.remove(record)
+        else:
+            self.unmatched.append(record)
 
     @property
     def results(self):
@@ -134,6 +137,7 @@ def test_window_joins_equal_a_loop(windows, how, events):
         assert by_fields(record for _, record in harness.kinds()) == by_fields(model.results)
         late = [output.record for output in harness.output() if isinstance(output, SideRecord)]
         assert by_fields(late) == by_fields(model.late)
+        assert [record for record, _ in harness.quarantined()] == model.unmatched
         assert harness.snapshot().entries == ()
 
 
@@ -173,6 +177,19 @@ def test_splits_tasks_and_crashes_change_nothing(orders, rates, seed):
     harness.feed("rates", rates[3:])
     harness.run(end_of_input=True)
     assert by_fields(harness.sink("priced")) == by_fields(model.results)
+
+
+@pytest.mark.parametrize("how", [*JoinType, "semi_join", "anti_join"])
+@pytest.mark.parametrize("windows", [TEN, Hopping(ms(10), ms(5)), Cumulative(ms(10), ms(5))])
+def test_unmatched_retractions_go_to_quarantine(windows, how):
+    with harness_of(windows, how) as harness:
+        harness.process1(Order("a", 3, 1), timestamp=3, kind=DELETE)  # before its record
+        harness.process1(Order("a", 3, 1), timestamp=3)
+        harness.process1(Order("a", 13, 1), timestamp=13, kind=DELETE)  # of another window
+        harness.process2(Rate("a", 3, 1), timestamp=3, kind=DELETE)
+        harness.watermark(FAR)
+        reasons = [reason for _, reason in harness.quarantined()]
+        assert reasons == ["a retraction (-D) that matches none of the records of its key in its window"] * 3
 
 
 def test_both_sides_need_the_same_windows():

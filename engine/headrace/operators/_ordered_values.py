@@ -3,12 +3,15 @@
 An extreme, a first and a last value cannot be computed back from the result alone: when it is retracted, the next one takes its
 place. So these accumulators keep all values of the records that were not taken back. A search takes log n steps; the state is
 written as a whole, but for extremes of windows (`_window_pieces`). `_multisets` has extremes by entry.
+
+They keep values, not records. So of several equal values at one event time, they cannot tell which one is retracted: they remove the one
+that counts last, so that a result stays as long as one of its values does.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from operator import itemgetter
 from typing import Any
@@ -94,7 +97,7 @@ class FirstOfAll(Accumulator):
     """First value by event time, of several the first to arrive: pairs of a time (ms) and a value, in this order."""
 
     can_remove = True
-    _place = 0
+    _counts_first, _counts_last = 0, -1
 
     def __init__(self, name: str, value: Any) -> None:
         """Take the type of the values."""
@@ -123,8 +126,8 @@ class FirstOfAll(Accumulator):
         Event times may differ: a function that retracts a record emits the retraction with the time of another record by
         default.
         """
-        places = (place for place, (_, other) in enumerate(state) if are_equal(other, value))
-        del state[min(places, key=lambda place: (*_otherness(state[place], value, change), place))]
+        places = [place for place, (_, other) in enumerate(state) if are_equal(other, value)]
+        del state[_taken_back([(*state[place], place) for place in places], value, change, self._counts_last)]
         return state
 
     def merge(self, one: list[Any], other: list[Any], /) -> list[Any]:
@@ -133,13 +136,13 @@ class FirstOfAll(Accumulator):
 
     def result(self, state: list[Any], /) -> Any:
         """Return the result."""
-        return state[self._place][1] if state else None
+        return state[self._counts_first][1] if state else None
 
 
 class LastOfAll(FirstOfAll):
     """Last value by event time, of several the last to arrive."""
 
-    _place = -1
+    _counts_first, _counts_last = -1, 0
 
 
 class ExtremeByOfAll(Accumulator):
@@ -180,7 +183,7 @@ class ExtremeByOfAll(Accumulator):
         by = self._by(change.record)
         if by is not None:
             places = self._places(state, by, value)
-            del state[min(places, key=lambda place: (*_otherness(state[place][1:], value, change), place))]
+            del state[_taken_back([(*state[place][1:], place) for place in places], value, change, -1)]
         return state
 
     @staticmethod
@@ -200,10 +203,16 @@ class ExtremeByOfAll(Accumulator):
         return state[bisect_left(state, state[-1][0], key=_value) if self._takes_larger else 0][2]
 
 
-def _otherness(stored: tuple[int, Any], value: Any, change: Change) -> tuple[bool, bool]:
-    """Return how far an equal value with its event time (ms) is another one than that of a change: written otherwise, or of another time."""
-    at, other = stored
-    return not are_identical(other, value), at != change.at
+def _taken_back(equal: Sequence[tuple[int, Any, int]], value: Any, change: Change, counts_last: int) -> int:
+    """Return the place of the value that a retraction takes back, of equal ones with their event times (ms) and places.
+
+    One that is written alike goes before others, then one of the change's event time; of several such, the one at `counts_last`, which
+    counts last for the result. If none has the change's time, the first one goes.
+    """
+    otherness = [(not are_identical(other, value), at != change.at) for at, other, _ in equal]
+    nearest = min(otherness)
+    places = [place for (_, _, place), how in zip(equal, otherness, strict=True) if how == nearest]
+    return places[0 if nearest[1] else counts_last]
 
 
 def _by_and_time(entry: Any) -> tuple[Any, int]:

@@ -52,6 +52,7 @@ BLOCKS = {
         "$ headrace state list flights": FLIGHTS,
     },
     "aggregates": {
+        "+I a Bonn": "unit/operators/test_aggregates_page.py::test_equal_values_give_the_shown_results",
         "+I 1": "unit/operators/test_unmatched_retractions.py::test_retractions_never_go_below_empty",
     },
     "airflow": {

@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from headrace import AggregateFunction, Digits, Emit, Lifetime, Pipeline, RowKind, Struct, Timestamp
 from headrace.operators import ArgMax, ArgMin, Count, CountDistinct, First, Hopping, Last, Max, Min, Tumbling
@@ -67,12 +68,26 @@ class Summary(Struct, frozen=True):
     costs: Annotated[int, CountDistinct("cost", where=lambda bid: bid.bidder == "x")]
 
 
-def summary(auction, bids):
-    """Return the summary of bids in arrival order, field by field; None without bids."""
+def kept(changes, value=lambda bid: bid, *, taken=-1):
+    """Return the bids that are not taken back, by time; of several with an equal `value`, the last (-1) or first (0) to arrive is taken."""
+    bids = []
+    for bid, kind in changes:
+        if kind.is_retraction:
+            del bids[[place for place, other in enumerate(bids) if value(other) == value(bid)][taken]]
+        else:
+            bids.append(bid)
+    return sorted(bids, key=lambda bid: bid.at)
+
+
+def summary(auction, changes):
+    """Return the summary of the changes of an auction, field by field; None where all bids are taken back."""
+    bids = kept(changes)
     if not bids:
         return None
-    by_time = sorted(bids, key=lambda bid: bid.at)
-    costs = [bid for bid in by_time if bid.cost is not None]
+    costs = [bid for bid in bids if bid.cost is not None]
+    firsts = kept(changes, lambda bid: (bid.at, bid.bidder))
+    lasts = [bid.cost for bid in kept(changes, lambda bid: (bid.at, bid.cost), taken=0) if bid.cost is not None]
+    best = kept(changes, lambda bid: (bid.at, bid.price, bid.bidder))
     return Summary(
         auction,
         len(bids),
@@ -81,9 +96,9 @@ def summary(auction, bids):
         max((bid.price for bid in bids if bid.bidder == "y"), default=None),
         min((bid.cost for bid in costs), default=None),
         max(bid.money for bid in bids),
-        by_time[0].bidder,
-        costs[-1].cost if costs else None,
-        max(by_time, key=lambda bid: bid.price).bidder,
+        firsts[0].bidder,
+        lasts[-1] if lasts else None,
+        max(best, key=lambda bid: bid.price).bidder,
         min(costs, key=lambda bid: bid.cost, default=None),
         "".join(sorted(bid.bidder for bid in bids)),
         len({bid.price for bid in bids}),
@@ -94,7 +109,7 @@ def summary(auction, bids):
 BIDS = st.builds(
     Bid,
     st.sampled_from("ab"),
-    st.integers(0, 29),
+    st.sampled_from([3, 13]) | st.integers(0, 29),
     st.integers(-4, 4),
     st.sampled_from([None, -0.0, 0.0, 1.5]),
     st.sampled_from([Decimal("0.0"), Decimal("1.0"), Decimal("-3.5")]),
@@ -150,12 +165,11 @@ def rows_of(values):
 @given(changes=CHANGES, most=st.integers(2, 5), lifetime=st.sampled_from(LIFETIMES))
 def test_aggregates_equal_a_list_of_kept_bids(changes, most, lifetime):
     function = function_of(keyed().aggregate("summary", Summary, state_ttl=lifetime))
-    held: dict[str, list[Bid]] = {}
+    held: dict[str, list[Any]] = {}
     with rows_of(most), KeyedHarness(function, key=lambda bid: bid.auction) as harness:
         table = {}
         for bid, kind in with_retractions(changes):
-            bids = held.setdefault(bid.auction, [])
-            bids.append(bid) if not kind.is_retraction else bids.remove(bid)
+            held.setdefault(bid.auction, []).append((bid, kind))
             harness.process(bid, timestamp=bid.at, kind=kind)
         for kind, row in harness.kinds():
             if kind.is_retraction:
@@ -163,8 +177,9 @@ def test_aggregates_equal_a_list_of_kept_bids(changes, most, lifetime):
             else:
                 table[row.auction] = row
         stored = {entry.rpartition(b"\x00")[0] for entry, _ in harness.snapshot().entries}
-        assert all(held.values()) or len(stored) <= sum(map(bool, held.values())) * 8
-        expected = {auction: summary(auction, bids) for auction, bids in held.items()}
+        left = [*filter(None, map(kept, held.values()))]
+        assert len(left) == len(held) or len(stored) <= len(left) * 8
+        expected = {auction: summary(auction, its_changes) for auction, its_changes in held.items()}
         assert table == {auction: row for auction, row in expected.items() if row is not None}
 
 
@@ -183,7 +198,7 @@ def test_windows_equal_a_list_of_kept_bids(changes, windows, at, lateness):
     function = function_of(
         stream.aggregate("summary", WindowSummary, allowed_lateness=timedelta(milliseconds=lateness))
     )
-    held: dict[tuple[str, int], list[Bid]] = {}
+    held: dict[tuple[str, int], list[Any]] = {}
     watermark, rest = -1, sorted(at, reverse=True)
     table = {}
     with KeyedHarness(function, key=lambda bid: bid.auction) as harness:
@@ -196,8 +211,7 @@ def test_windows_equal_a_list_of_kept_bids(changes, windows, at, lateness):
                 pass  # late: all its windows are over
             else:
                 for start in starts:
-                    bids = held.setdefault((bid.auction, start), [])
-                    bids.append(bid) if not kind.is_retraction else bids.remove(bid)
+                    held.setdefault((bid.auction, start), []).append((bid, kind))
             harness.process(bid, timestamp=bid.at, kind=kind)
         harness.watermark(1000)
         for kind, row in harness.kinds():
@@ -207,7 +221,7 @@ def test_windows_equal_a_list_of_kept_bids(changes, windows, at, lateness):
             else:
                 table[place] = row
     if lateness or not at:  # without lateness, windows that have fired miss what came behind
-        expected = {place: summary(place[0], bids) for place, bids in held.items()}
+        expected = {place: summary(place[0], its_changes) for place, its_changes in held.items()}
         shown = {place: WindowSummary.of(row, place[1]) for place, row in expected.items() if row is not None}
         assert table == shown
 
@@ -236,14 +250,59 @@ def test_splits_and_crashes_change_no_aggregate(changes, seed, emitted, most):
     harness = PipelineHarness(pipeline, parallelism=2)
     rest, held = [*with_retractions(changes)], {}
     for bid, kind in rest:
-        bids = held.setdefault(bid.auction, [])
-        bids.append(bid) if not kind.is_retraction else bids.remove(bid)
+        held.setdefault(bid.auction, []).append((bid, kind))
     with rows_of(most):
         run_in_pieces(harness, rest, chance)
-    expected = [summary(auction, bids) for auction, bids in held.items()]
+    expected = [summary(auction, its_changes) for auction, its_changes in held.items()]
     assert sorted(harness.sink("summary"), key=lambda row: row.auction) == sorted(
         filter(None, expected), key=lambda row: row.auction
     )
+
+
+class Ends(Struct, frozen=True):
+    auction: str
+    first: Annotated[str | None, First("bidder")]
+    first_bid: Annotated[Bid, First()]
+    last: Annotated[str | None, Last("bidder")]
+    last_bid: Annotated[Bid, Last()]
+    best: Annotated[str, ArgMax("bidder", by="price")]
+    best_bid: Annotated[Bid, ArgMax(by="price")]
+    worst: Annotated[str, ArgMin("bidder", by="price")]
+    worst_bid: Annotated[Bid, ArgMin(by="price")]
+
+
+ALIKE = st.builds(
+    Bid, st.just("a"), st.integers(3, 4), st.integers(0, 1), st.just(1.5), st.just(Decimal(1)), st.sampled_from("xyz")
+)
+
+
+@examples(60)
+@given(
+    bids=st.lists(ALIKE, min_size=2, max_size=9),
+    times=st.integers(0, 8),
+    newest=st.booleans(),
+    is_windowed=st.booleans(),
+)
+def test_fields_and_whole_records_agree(bids, times, newest, is_windowed):
+    """The newest bid that is taken back leaves `First` and its kin those of the whole bids, and the oldest one `Last`."""
+    bids = [structs.replace(bid, money=Decimal(place)) for place, bid in enumerate(bids)]
+    taken = (bids[::-1] if newest else bids)[: min(times, len(bids) - 1)]
+    stream = (
+        keyed().window(Tumbling(timedelta(1))).aggregate("ends", Ends)
+        if is_windowed
+        else keyed().aggregate("ends", Ends, state_ttl=Lifetime.FOREVER)
+    )
+    with KeyedHarness(function_of(stream), key=lambda bid: bid.auction) as harness:
+        for bid, kind in [*((bid, INSERT) for bid in bids), *((bid, DELETE) for bid in taken)]:
+            harness.process(bid, timestamp=bid.at, kind=kind)
+        harness.watermark(1 << 40)
+        _, row = harness.kinds()[-1]
+    pairs = (
+        [(row.first, row.first_bid), (row.best, row.best_bid), (row.worst, row.worst_bid)]
+        if newest
+        else [(row.last, row.last_bid)]
+    )
+    assert [bidder for bidder, _ in pairs] == [bid.bidder for _, bid in pairs]
 
 
 BID = Bid("a", 5, 1, 2.0, Decimal("1.0"), "x")
@@ -314,12 +373,11 @@ def test_splits_and_crashes_change_no_window(changes, seed):
     harness = PipelineHarness(pipeline, parallelism=2)
     rest, held = [*with_retractions(changes)], {}
     for bid, kind in rest:
-        bids = held.setdefault((bid.auction, bid.at // 10 * 10), [])
-        bids.append(bid) if not kind.is_retraction else bids.remove(bid)
+        held.setdefault((bid.auction, bid.at // 10 * 10), []).append((bid, kind))
     run_in_pieces(harness, rest, chance)
     expected = [
         WindowSummary.of(row, start)
-        for (auction, start), bids in held.items()
-        if (row := summary(auction, bids)) is not None
+        for (auction, start), its_changes in held.items()
+        if (row := summary(auction, its_changes)) is not None
     ]
     assert sorted(harness.sink("summary"), key=repr) == sorted(expected, key=repr)

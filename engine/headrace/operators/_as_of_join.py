@@ -165,7 +165,7 @@ class AsOfJoinFunction(_VersionsJoin[Left, Right, Out]):
             "late_records": "go to side output 'late'" if self.LATE in self.declared else "are dropped",
             "state_kept": "a row for each left record and each version that the watermark has not reached, and one for the last "
             "version of each key; a timer for each of their event times",
-            "state_freed": f"when the watermark reaches the left record, or the next version; the last version of a key: {freed_by(self._ttl)}",
+            "state_freed": f"when the watermark reaches the left record, or the next version; a version before that: {freed_by(self._ttl)}",
         }
 
 

@@ -1135,8 +1135,8 @@ class Stream(StreamBase[R]):
         arrived before it. No record is late, and the result does not change when the next version arrives. A stream
         that may retract records is refused.
 
-        A version is freed when the watermark reaches the next one. `state_ttl` bounds how long the last version of a
-        key is kept after it was written: a duration, a `StateTtl` or `Lifetime.FOREVER`. A duration counts the same `time`.
+        A version is freed when the watermark reaches the next one, but is valid for `state_ttl` at most, from its event time on: a
+        duration, a `StateTtl` or `Lifetime.FOREVER`. A duration counts the same `time`, by processing time from its arrival on.
 
         Raises `ValueError` without a key on both sides, for a `how` other than INNER or LEFT, and without `state_ttl`;
         `TypeError` where the keys' types differ, and for an `emit` that does not fit.

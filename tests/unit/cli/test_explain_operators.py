@@ -114,7 +114,7 @@ def test_json_lists_the_state_of_joins(operators):
     assert first["state_freed"] == "when its state_ttl of 8h is over"
     assert (first["kind"], first["emits"]) == ("first by event time", "when the watermark reaches it")
     assert (as_of["kind"], as_of["join"]) == ("as-of join", "left")
-    assert as_of["state_freed"].endswith("the last version of a key: never (Lifetime.FOREVER)")
+    assert as_of["state_freed"].endswith("a version before that: never (Lifetime.FOREVER)")
     assert (both["kind"], both["join"], both["windows"]) == ("window join", "inner", "tumbling, 1h")
     assert operators["alone"]["join"] == "anti"
     assert both["state_freed"] == "when the watermark passes the end of a slice's last window"

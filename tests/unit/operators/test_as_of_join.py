@@ -47,8 +47,8 @@ def harness_of(how=JoinType.INNER, *, backend="hashmap", late=False, state_ttl=L
 class Model:
     """All records, joined by a search over all versions."""
 
-    def __init__(self, how):
-        self.how = how
+    def __init__(self, how, ttl=2 * FAR):
+        self.how, self.ttl = how, ttl
         self.watermark = -FAR
         self.waiting, self.versions, self.late, self.joined = [], {}, [], []
 
@@ -64,7 +64,8 @@ class Model:
         for order in [order for order in self.waiting if order.at <= self.watermark]:
             self.waiting.remove(order)
             valid = max((at for key, at in self.versions if key == order.currency and at <= order.at), default=None)
-            rate = self.versions.get((order.currency, valid))
+            is_over = valid is None or valid + self.ttl < order.at
+            rate = None if is_over else self.versions[order.currency, valid]
             if rate is not None or self.how is JoinType.LEFT:
                 self.joined.append(Priced.of(order, rate))
 
@@ -73,10 +74,13 @@ class Model:
 @given(
     how=st.sampled_from([JoinType.INNER, JoinType.LEFT]),
     events=st.lists(ORDERS | RATES | st.integers(-20, 40), max_size=30),
+    ttl=st.sampled_from([None, 1, 8]),
 )
-def test_orders_join_the_version_valid_then(how, events):
-    model = Model(how)
-    with harness_of(how, late=True) as harness:
+def test_orders_join_the_version_valid_then(how, events, ttl):
+    """A version is valid until the next one, and for `ttl` at most, whenever the next one arrives."""
+    model = Model(how) if ttl is None else Model(how, ttl)
+    lifetime = Lifetime.FOREVER if ttl is None else timedelta(milliseconds=ttl)
+    with harness_of(how, late=True, state_ttl=lifetime) as harness:
         for event in [*events, FAR]:
             if isinstance(event, int):
                 model.advance(event)
@@ -92,7 +96,7 @@ def test_orders_join_the_version_valid_then(how, events):
         assert by_fields(record for _, record in harness.kinds()) == by_fields(model.joined)
         assert [output.record for output in harness.output() if isinstance(output, SideRecord)] == model.late
         keys = {key for key, _ in model.versions}
-        assert len(harness.snapshot().entries) == len(keys)  # the last version of each
+        assert ttl or len(harness.snapshot().entries) == len(keys)  # the last version of each
 
 
 @pytest.fixture(params=["hashmap", "rocksdb", "delta"])

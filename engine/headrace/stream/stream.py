@@ -124,6 +124,8 @@ R = TypeVar("R", bound=msgspec.Struct)
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T", bound=msgspec.Struct)
 
+_LONGEST = timedelta(days=36_500)
+
 
 class Stream(StreamBase[R]):
     """Records of one type on their way through a pipeline.
@@ -1598,11 +1600,11 @@ class Pipeline(PipelineGraph):
         of several sources meet, their records come in the order of event time, each source's own order kept, and the
         watermark is the smallest of theirs.
 
-        Raises `ValueError` for a negative `out_of_orderness`, a name that is taken or no identifier, a field that `record` lacks, and
+        Raises `ValueError` unless `out_of_orderness` is from 0 to 36,500 days, for a name that is taken or no identifier, a field that `record` lacks, and
         a mapping without a `field`, or with something else than row kinds; `TypeError` unless `record` is a class derived from `Struct`.
         """
-        if out_of_orderness < timedelta(0):
-            msg = f"out_of_orderness of '{name}' must not be negative, not {out_of_orderness}"
+        if not timedelta(0) <= out_of_orderness <= _LONGEST:
+            msg = f"out_of_orderness of '{name}' must be from 0 to {_LONGEST.days:,} days, not {out_of_orderness}"
             raise ValueError(msg)
         check_record(f"source '{name}'", record)
         for column in (event_time, *order_by):

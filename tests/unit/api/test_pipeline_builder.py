@@ -171,7 +171,11 @@ def both_sides(stream):
         (lambda _: Pipeline("d").source("e", Event, event_time="at", order_by=("seq",)), "no field 'seq'"),
         (
             lambda _: Pipeline("d").source("e", Event, event_time="at", out_of_orderness=-SECOND),
-            "out_of_orderness of 'e' must not be negative",
+            "out_of_orderness of 'e' must be from 0 to 36,500 days, not -1 day",
+        ),
+        (
+            lambda _: Pipeline("d").source("e", Event, event_time="at", out_of_orderness=timedelta.max),
+            "out_of_orderness of 'e' must be from 0 to 36,500 days, not 999999999 days",
         ),
         (lambda p: p.key_by("key"), "Enriched has no field 'key'; it has name"),
         (lambda p: p.process("lines", Lines()), "process 'lines' needs a key"),

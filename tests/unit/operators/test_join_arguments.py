@@ -41,6 +41,7 @@ def join(emit=Row.of, row_kind=None, **options):
         ({"within": (DAY, timedelta(0))}, ValueError, "must begin with the smaller bound"),
         ({"within": (timedelta(0), timedelta(microseconds=1))}, ValueError, "must have whole milliseconds"),
         ({"within": (-timedelta(days=36_501), DAY)}, ValueError, "at most 36,500 days"),
+        ({"within": (timedelta.min, timedelta.max)}, ValueError, "at most 36,500 days"),
         ({"state_ttl": 5}, TypeError, "state_ttl must be a timedelta, a StateTtl or Lifetime.FOREVER, not 5"),
         ({"state_ttl": (DAY, DAY, DAY)}, ValueError, r"state_ttl takes one duration, or two \(left, right\), not 3"),
         ({"state_ttl": timedelta(0)}, ValueError, "a TTL must be at least 1 ms"),

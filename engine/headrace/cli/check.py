@@ -112,7 +112,8 @@ def row_kinds(config: JobConfig) -> Iterator[Finding]:
         detail = (
             f"{where}: the stream may take rows back (-U, -D), and mode append keeps all of them, without their kinds"
         )
-        yield Finding(f"sink {name}", "warn", detail, "put upsert_materialize() before the sink")
+        way_out = "put upsert_materialize() before the sink, or additions() where it gets late records: it leaves -U and -D out"
+        yield Finding(f"sink {name}", "warn", detail, way_out)
 
 
 def null_keys(plan: Plan) -> Iterator[Finding]:

@@ -252,6 +252,7 @@ def _modes(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
         if config.sinks[name].kind.only_appended is not None:
             text = (
                 f"the stream may take rows back (-U, -D), and {config.sinks[name].format} keeps all of them: put upsert_materialize() "
-                "before the sink, which then has the kind of each row in _row_kind, or write format: delta"
+                "before the sink, which then has the kind of each row in _row_kind, or additions() where it gets late records, or write "
+                "format: delta"
             )
             yield f"sinks.{name}.format", text

@@ -1291,6 +1291,8 @@ class ProcessedStream(Stream[R]):
     def side_output(self, name: str, record: type[msgspec.Struct], /, *, sink: str) -> ProcessedStream[R]:
         """Send the side output `name` of the function to the append-only sink `sink`, and return this stream again.
 
+        The sink stores no row kinds. Late records of a stream with retractions have them: take `side(...).additions()`.
+
         Raises `ValueError` where the function has a side output `name` already.
         """
         process = self._process

@@ -232,3 +232,39 @@ def test_sinks_that_lose_row_kinds_are_found(module, job_file, mode, row_kind, m
     job_file(replace=("mode: merge", f"mode: {mode}"))
     config = load_job("demo")
     assert kindless_sinks(config, load_pipeline(config)) == sinks
+
+
+LATE = """\
+from datetime import timedelta
+import msgspec
+from headrace import Pipeline, Timestamp
+from headrace.operators import Tumbling
+
+class Event(msgspec.Struct, frozen=True):
+    key: str
+    kind: str
+    at: Timestamp
+
+events = Pipeline("demo").source("events", Event, event_time="at", row_kind="kind")
+first = events.key_by("key").window(Tumbling(timedelta(hours=1))).top("first", 1, by="at")
+first.side("late", Event).sink("late")
+pipeline = first.sink("board", key="key")
+"""
+
+
+@pytest.mark.parametrize(
+    ("piece", "with_this", "sinks"),
+    [("", "", ["late"]), (', row_kind="kind"', "", []), ('.sink("late")', '.additions().sink("late")', [])],
+)
+def test_late_retractions_lose_their_kinds(module, job_file, piece, with_this, sinks):
+    module.write_text(LATE.replace(piece, with_this))
+    job_file(replace=("sinks:\n", "sinks:\n  late: {path: s3a://lake/late, mode: append}\n"))
+    config = load_job("demo")
+    assert kindless_sinks(config, load_pipeline(config)) == sinks
+
+
+def test_folder_takes_no_late_retractions(module, job_file):
+    module.write_text(LATE)
+    job_file(replace=("sinks:\n", "sinks:\n  late: {format: parquet, path: lake/late, mode: append}\n"))
+    assert "parquet keeps all of them: put upsert_materialize()" in (message := error_of())
+    assert "or additions() where it gets late records" in message

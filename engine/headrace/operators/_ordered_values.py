@@ -14,10 +14,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 from headrace.operators._accumulators import Accumulator, Change, CountedAccumulator, check_finite
-from headrace.operators._value_types import are_equal, are_identical, reader
+from headrace.operators._value_types import are_equal, first_identical, reader
 
 _value: Callable[[Any], Any] = itemgetter(0)
 _time: Callable[[Any], int] = itemgetter(0)
@@ -127,7 +127,7 @@ class FirstOfAll(Accumulator):
         default.
         """
         places = [place for place, (_, other) in enumerate(state) if are_equal(other, value)]
-        del state[_taken_back([(*state[place], place) for place in places], value, change, self._counts_last)]
+        del state[_taken_back(places, state.__getitem__, value, change, self._counts_last)]
         return state
 
     def merge(self, one: list[Any], other: list[Any], /) -> list[Any]:
@@ -183,7 +183,7 @@ class ExtremeByOfAll(Accumulator):
         by = self._by(change.record)
         if by is not None:
             places = self._places(state, by, value)
-            del state[_taken_back([(*state[place][1:], place) for place in places], value, change, -1)]
+            del state[_taken_back(places, lambda place: state[place][1:], value, change, -1)]
         return state
 
     @staticmethod
@@ -203,16 +203,16 @@ class ExtremeByOfAll(Accumulator):
         return state[bisect_left(state, state[-1][0], key=_value) if self._takes_larger else 0][2]
 
 
-def _taken_back(equal: Sequence[tuple[int, Any, int]], value: Any, change: Change, counts_last: int) -> int:
-    """Return the place of the value that a retraction takes back, of equal ones with their event times (ms) and places.
+def _taken_back(
+    equal: Sequence[int], entry_at: Callable[[int], tuple[int, Any]], value: Any, change: Change, counts_last: int
+) -> int:
+    """Return the place of the value that a retraction takes back, of those with equal ones, at least one; an entry is an event time (ms) and a value.
 
     One that is written alike goes before others, then one of the change's event time; of several such, the one at `counts_last`, which
     counts last for the result. If none has the change's time, the first one goes.
     """
-    otherness = [(not are_identical(other, value), at != change.at) for at, other, _ in equal]
-    nearest = min(otherness)
-    places = [place for (_, _, place), how in zip(equal, otherness, strict=True) if how == nearest]
-    return places[0 if nearest[1] else counts_last]
+    timed = [place for place in equal if entry_at(place)[0] == change.at][:: counts_last or 1]
+    return cast("int", first_identical([*timed, *equal], lambda place: entry_at(place)[1], value))
 
 
 def _by_and_time(entry: Any) -> tuple[Any, int]:

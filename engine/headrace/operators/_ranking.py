@@ -36,6 +36,7 @@ from headrace.operators._value_types import (
     annotated_type,
     are_equal,
     are_identical,
+    first_identical,
     named,
     reader,
     value_type,
@@ -374,8 +375,9 @@ class Ranking:
         Event times may differ: a function that retracts a record emits the retraction with the time of another record
         by default.
         """
-        places = [place for place, other in enumerate(rows) if are_equal(other.record, row.record)]
-        return min(places, key=lambda place: _otherness(rows[place], row), default=None)
+        equal = [place for place, other in enumerate(rows) if are_equal(other.record, row.record)]
+        timed = [place for place in equal if rows[place].at == row.at]
+        return first_identical([*timed, *equal], lambda place: rows[place].record, row.record)
 
     # ------------------------------------------------------------------------------------------------------ results
 
@@ -431,11 +433,6 @@ _place: Callable[[Any], Place] = attrgetter("order", "at")
 def merged(rows: Sequence[Any], later: Sequence[Any]) -> list[Any]:
     """Return all rows, sorted; `later` are the last to arrive, in order of arrival."""
     return sorted([*rows, *later], key=_place)
-
-
-def _otherness(equal: Any, row: Any) -> tuple[bool, bool]:
-    """Return how far a row with an equal record is another one: it is written otherwise, or has another event time."""
-    return not are_identical(equal.record, row.record), equal.at != row.at
 
 
 def _are_same(one: Timed, other: Timed) -> bool:

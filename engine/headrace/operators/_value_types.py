@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -51,8 +51,18 @@ def are_identical(left: Any, right: Any) -> bool:
 
 def place_among(values: Sequence[Any], wanted: Any) -> int | None:
     """Return the first place of a value among others: of the identical one, else of an equal one; None without any."""
-    equal = [place for place, value in enumerate(values) if are_equal(value, wanted)]
-    return next((place for place in equal if are_identical(values[place], wanted)), equal[0] if equal else None)
+    equal = (place for place, value in enumerate(values) if are_equal(value, wanted))
+    return first_identical(equal, values.__getitem__, wanted)
+
+
+def first_identical(places: Iterable[int], value_at: Callable[[int], Any], wanted: Any) -> int | None:
+    """Return the first of some places with a value that is identical to the wanted one, else the first of all; None without any."""
+    first: int | None = None
+    for place in places:
+        if are_identical(value_at(place), wanted):
+            return place
+        first = place if first is None else first
+    return first
 
 
 def _type_of(value: Any) -> Hashable:

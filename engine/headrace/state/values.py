@@ -83,7 +83,8 @@ class SingleStore(StateStore, ValueCells):
         for start in range(0, len(keys), READ_AHEAD):
             some = keys[start : start + READ_AHEAD]
             self.read_ahead(some)
-            self.prefetch(some)
+            for begin in range(0, len(some), _AT_ONCE):
+                self.prefetch(some[begin : begin + _AT_ONCE])
         by_name, ttl = self.cells.by_name, self._ttl
         if ttl is not None:
             for key, clock in zip(keys, clocks, strict=True):

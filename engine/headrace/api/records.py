@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import math
+import struct
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
@@ -139,6 +141,16 @@ def with_digits(number: Decimal, precision: int, scale: int) -> Decimal | None:
 
 _ANY_DIGITS = Context(prec=1_100)
 _EXACT = Context(prec=1_100, traps=[InvalidOperation, Inexact])
+
+
+def nearest_float32(number: float) -> float:
+    """Return the float of 32 bits that is nearest to a number; infinity beyond the largest one."""
+    try:
+        nearest: float
+        (nearest,) = struct.unpack("f", struct.pack("f", number))
+    except OverflowError:
+        return math.copysign(math.inf, number)
+    return nearest
 
 
 class RowKind(enum.IntEnum):

@@ -187,10 +187,10 @@ def key_types(record: type[msgspec.Struct], key: KeyBy | None) -> tuple[Any, ...
     if key is None:
         return None
     if key.function is not None:
-        returned = hints_of(key.function).get("return")
+        returned = hints_of(key.function, with_metadata=True).get("return")
         return None if returned is None else _parts(returned)
     types_by_field = {field.name: field.type for field in msgspec.structs.fields(record)}
-    return tuple(_of_field(types_by_field[name]) for name in key.fields)
+    return tuple(_of_value(types_by_field[name]) for name in key.fields)
 
 
 def annotations_of(record: type[msgspec.Struct], key: KeyBy) -> tuple[Any, ...]:
@@ -202,12 +202,12 @@ def annotations_of(record: type[msgspec.Struct], key: KeyBy) -> tuple[Any, ...]:
     return () if returned is None else get_args(returned) if get_origin(returned) is tuple else (returned,)
 
 
-def _of_field(annotation: Any) -> Any:
-    """Return the type of a key that is a field. A decimal keeps its scale, and a time its lack of a zone: others are never equal."""
+def _of_value(annotation: Any) -> Any:
+    """Return the type of a part of a key. A decimal keeps its scale, and a time its lack of a zone: others are never equal."""
     digits, bare = digits_of(annotation), _bare(annotation)
     if bare is datetime and is_naive(annotation):
         return NaiveDatetime
-    if unit_of(annotation) == "us":
+    if bare is int and unit_of(annotation) == "us":
         return TimestampMicros
     return bare if digits is None or bare is not Decimal else Annotated[Decimal, Digits(MOST_DIGITS, digits[1])]
 
@@ -215,8 +215,8 @@ def _of_field(annotation: Any) -> Any:
 def _parts(annotation: Any) -> tuple[Any, ...]:
     """Return the types of the parts of a key that a function returns."""
     if get_origin(annotation) is tuple:
-        return tuple(_bare(part) for part in get_args(annotation))
-    return (_bare(annotation),)
+        return tuple(map(_of_value, get_args(annotation)))
+    return (_of_value(annotation),)
 
 
 def _bare(annotation: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from headrace.api.graph import Process
+from headrace.commit.former_keys import former_key_problems
 from headrace.commit.protocol import check_key_groups, sinks_of
 from headrace.commit.publish import Publisher
 from headrace.commit.schema_check import operator_key_problems, sink_key_problems
@@ -26,7 +27,7 @@ from headrace.stream.stream import Pipeline
 from headrace.tables.folder import JobFolder
 from headrace.tables.requests import holders, waiting_for
 from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS
-from headrace.tables.view import has_keyed_rows
+from headrace.tables.view import has_keyed_rows, live_keys
 
 
 def checked_plan(config: JobConfig) -> Plan:
@@ -122,6 +123,8 @@ def stored_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterat
     groups, keys = log.last.max_parallelism, log.last.operator_keys
     changed = operator_key_problems(config.job, keys, plan, lambda name: has_keyed_rows(view_of, name, groups))
     yield from (("state", problem) for problem in changed)
+    former = former_key_problems(keys, plan, lambda name: live_keys(view_of, name, groups))
+    yield from (("state", problem) for problem in former)
     yield from (("state", problem) for problem in lost_elements(config, log.last, log.last.versions, plan))
 
 

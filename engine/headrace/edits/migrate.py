@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from headrace.commit.branch_code import fork_anew
+from headrace.commit.former_keys import former_key_problems
 from headrace.commit.schema_check import (
     PendingMigration,
     check_schemas,
@@ -30,7 +31,7 @@ from headrace.log.declared import HISTORY_STATE, declared_keys
 from headrace.materializer.identities import canonical
 from headrace.state.codec import Codec
 from headrace.tables.schemas import KEYED_STATE, MATERIALIZER_HISTORY
-from headrace.tables.view import has_keyed_rows
+from headrace.tables.view import has_keyed_rows, live_keys
 
 if TYPE_CHECKING:
     from headrace.commit.protocol import OpenJob
@@ -53,6 +54,7 @@ def settle_schemas(job: OpenJob, plan: Plan) -> None:
     check.problems += operator_key_problems(
         job.config.job, job.operator_keys, plan, lambda name: has_keyed_rows(job.view, name, groups)
     )
+    check.problems += former_key_problems(job.operator_keys, plan, lambda name: live_keys(job.view, name, groups))
     if check.problems and job.config.branch is not None:
         check.problems.append(
             f"This is branch '{job.config.branch}', which headrace state rename and drop do not reach. If the job's state was renamed or "

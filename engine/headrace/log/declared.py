@@ -21,6 +21,7 @@ A checkpoint stores the tables of its sinks, so that publishing it needs no user
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -81,6 +82,9 @@ class OperatorKey(msgspec.Struct, frozen=True, omit_defaults=True):
     types: tuple[str, ...] | None = None
     """JSON types of each part, as in `int | str`. None if a function has no annotation."""
 
+    is_converted: bool = False
+    """Whether the keys that a function made have got these types; a record of an earlier release does not say so."""
+
     def __str__(self) -> str:
         """Return the key as text for people, with its types."""
         shown = f"the function {self.function}" if self.function else ", ".join(self.fields)
@@ -92,7 +96,13 @@ class OperatorKey(msgspec.Struct, frozen=True, omit_defaults=True):
             return True
         if self.types is None or other.types is None:
             return False
-        return len(self.types) != len(other.types) or not all(map(_fits, self.types, other.types))
+        now = tuple(map(_plain, other.types)) if self.may_be_unlike(other) else other.types  # then the texts tell
+        return len(self.types) != len(now) or not all(map(_fits, self.types, now))
+
+    def may_be_unlike(self, other: OperatorKey) -> bool:
+        """Return whether texts stored under this key may lack the form that the other key gives to all of them."""
+        is_typed = None not in {self.types, other.types}
+        return is_typed and bool(self.function) and not self.is_converted and (other.is_converted or not other.function)
 
 
 OperatorKeys = dict[str, tuple[OperatorKey | None, ...]]
@@ -124,13 +134,14 @@ def _declared(record: type[msgspec.Struct], key: KeyBy | None) -> OperatorKey | 
         return None
     parts = key_types(record, key)
     types = None if parts is None else tuple(map(_kinds, parts))
-    return OperatorKey(key.fields, "" if key.function is None else str(key), types)
+    function = "" if key.function is None else str(key)
+    return OperatorKey(key.fields, function, types, is_converted=bool(function) and types is not None)
 
 
 def _with_types(declared: OperatorKey | None, stored: OperatorKey | None) -> OperatorKey | None:
     if declared is None or stored is None or declared.types is not None:
         return declared
-    return msgspec.structs.replace(declared, types=stored.types)
+    return msgspec.structs.replace(declared, types=stored.types, is_converted=stored.is_converted)
 
 
 def _kinds(annotation: object) -> str:
@@ -157,6 +168,14 @@ def _texts(shapes: Iterable[Shape]) -> Iterable[str]:
             yield f"{shape.type} without a zone"
         else:
             yield UNKNOWN if shape.type in {"Any", "custom"} else shape.type
+
+
+def _plain(kinds: str) -> str:
+    """Return types without the digits, zones and units that functions did not have in records of earlier releases."""
+    return _DETAILS.sub("", kinds).replace("microseconds", "int")
+
+
+_DETAILS = re.compile(r"\(\d+\)| without a zone")
 
 
 def _fits(stored: str, declared: str) -> bool:

@@ -12,9 +12,9 @@ from uuid import UUID
 
 import msgspec
 
+from headrace.api.declared_values import Ends, form_of_results, form_of_type, scaled
 from headrace.api.graph import KeyBy
-from headrace.api.records import Float32, digits_of, shortest, with_digits
-from headrace.records.value_rules import nearest_float32
+from headrace.api.records import Float32, digits_of, nearest_float32, shortest
 
 _Form = Callable[[Any], object]
 _AS_THEY_ARE: Final = frozenset({str, int, bool})
@@ -24,13 +24,15 @@ _Scalar = str | int | float | bool | bytes | date | timedelta | UUID
 def key_reader(key: KeyBy) -> Callable[[msgspec.Struct], object]:
     """Return the function that computes a record's key: a scalar, a tuple of several, or None when any part of it is null.
 
-    It raises `TypeError` where a user's function returns anything else, and `ValueError` for NaN and infinity.
+    What a user's function returns becomes what a field of the type holds that the function declares to return: then equal values are one key,
+    whatever Python's type of them is. The function raises `TypeError` for a result that such a field refuses and for anything that is no key, and
+    `ValueError` for NaN, infinity and too many digits.
     """
     if key.function is None:
         fields = key.fields
         return lambda record: stage_key(record, fields)
-    function = key.function
-    return lambda record: _normalised(function(record))
+    function, form = key.function, form_of_results(key.function, _OF_KEYS)
+    return lambda record: form(function(record))
 
 
 def stage_key(record: msgspec.Struct, fields: tuple[str, ...]) -> object:
@@ -71,7 +73,7 @@ def typed_key(value: Any, types: Sequence[Any] | None, key: KeyBy) -> object:
 def _typed_part(part: Any, type_: Any, key: KeyBy) -> object:
     typed = msgspec.convert(part, type=type_)
     if key.function is not None:
-        return _normalised(typed)
+        return form_of_type(type_, _OF_KEYS)(typed)
     form = _stored_form(type_)
     return typed if form is None else form(typed)
 
@@ -93,16 +95,7 @@ def _stored_form(annotation: object) -> _Form | None:
     if datetime in parts:
         return _in_utc
     digits = digits_of(annotation)
-    return None if digits is None else partial(_scaled, digits)
-
-
-def _scaled(digits: tuple[int, int], value: Any) -> Decimal:
-    number = Decimal(value)
-    scaled = with_digits(number, *digits) if number.is_finite() else None
-    if scaled is None:
-        msg = f"a key cannot be {value}: its field has {digits[0]} digits, {digits[1]} of them behind the point"
-        raise ValueError(msg)
-    return scaled
+    return None if digits is None else partial(scaled, digits)
 
 
 def _plain_float(value: Any) -> float:
@@ -119,12 +112,11 @@ def _in_utc(value: datetime) -> datetime:
 
 
 def _normalised(key: object) -> object:
-    """Return a key of a user's function, with -0.0 as 0.0. Raises `TypeError` for another type, `ValueError` for NaN."""
+    """Return a key of any type, with -0.0 as 0.0. Raises `TypeError` for what is no key, `ValueError` for NaN."""
     if type(key) in _AS_THEY_ARE:
         return key
     if isinstance(key, tuple):
-        parts = [_normalised(part) for part in key]
-        return None if None in parts else tuple(parts)
+        return _without_null([_normalised(part) for part in key])
     if isinstance(key, float):
         return _finite(key) + 0.0
     if isinstance(key, Decimal):
@@ -135,6 +127,14 @@ def _normalised(key: object) -> object:
         return key
     msg = f"a key is text, a number, a truth value, a UUID, a time or a tuple of them, not {type(key).__name__}: {key!r:.100}"
     raise TypeError(msg)
+
+
+def _without_null(parts: list[Any]) -> object:
+    return None if None in parts else tuple(parts)
+
+
+_OF_KEYS: Final = Ends(_normalised, _without_null)
+"""What a user's function returns is a key at last."""
 
 
 def _shortest(key: Decimal) -> Decimal:

@@ -10,9 +10,7 @@ text, which the rules above refuse.
 
 from __future__ import annotations
 
-import math
 import re
-import struct
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
@@ -168,16 +166,6 @@ def nearest_float(value: int | Decimal) -> float | None:
     except InvalidOperation:
         return None
     return number if rounded == exact else None
-
-
-def nearest_float32(number: float) -> float:
-    """Return the float of 32 bits that is nearest to a number; infinity beyond the largest one."""
-    try:
-        nearest: float
-        (nearest,) = struct.unpack("f", struct.pack("f", number))
-    except OverflowError:
-        return math.copysign(math.inf, number)
-    return nearest
 
 
 def exact_decimal(value: float | Decimal | str) -> Decimal | None:

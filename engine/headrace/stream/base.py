@@ -13,6 +13,7 @@ from headrace.api.changelog import StreamChanges
 from headrace.api.changelog_inference import changes_of
 from headrace.api.functions import TimeDomain
 from headrace.api.graph import Input, KeyBy, Node, Operator, OutputMode, name_of
+from headrace.api.records import digits_of
 from headrace.api.ttl import AnyTtl, StateTtl, TtlTime
 from headrace.api.types import hints_of, key_types, shown_types
 from headrace.stream.pipeline import PipelineGraph
@@ -171,13 +172,27 @@ class StreamBase(Generic[R]):
 
     def _check_same_key(self, method: str, other: StreamBase[Any]) -> None:
         one, another = key_types(self._record, self._key), key_types(other._record, other._key)
-        if one is None or another is None or one == another:
+        if one is None or another is None:
+            self._check_decimals(method, other, one or another or ())
+            return
+        if one == another:
             return
         msg = (
             f"{method}: '{self._origin}' is keyed by {self._key} ({shown_types(one)}), and '{other._origin}' by {other._key} "
             f"({shown_types(another)}): a key must have the same type on both sides; key_by() a function that converts one"
         )
         raise TypeError(msg)
+
+    def _check_decimals(self, method: str, other: StreamBase[Any], types: tuple[Any, ...]) -> None:
+        """Raise `TypeError` if a function without a declared type meets decimals of declared digits: its own 1.5 would not be their 1.50."""
+        digits = next(filter(None, map(digits_of, types)), None)
+        if digits is not None:
+            unknown = self if key_types(self._record, self._key) is None else other
+            msg = (
+                f"{method}: '{unknown._origin}' is keyed by {unknown._key}, which does not declare what it returns, and the other side by a decimal: "
+                f"annotate it, the decimal as Annotated[Decimal, Digits{digits}], so that 1.5 and 1.50 are one key"
+            )
+            raise TypeError(msg)
 
 
 def check_time(taker: str, time: object) -> None:

@@ -272,3 +272,10 @@ def has_keyed_rows(view_of: ViewOf, operator: str, max_parallelism: int) -> bool
         for table in STATE_OF_OPERATORS
         for rows in live_chunks(view_of, table, operator, max_parallelism, ["key"])
     )
+
+
+def live_keys(view_of: ViewOf, operator: str, max_parallelism: int) -> Iterator[str]:
+    """Yield the keys of an operator's rows as JSON, each at least once."""
+    for table in STATE_OF_OPERATORS:
+        for rows in live_chunks(view_of, table, operator, max_parallelism, ["key"]):
+            yield from (key for key in rows["key"].unique().to_pylist() if key != BROADCAST_KEY.decode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Annotated, Literal
 
+import msgspec
 import pytest
 
 from headrace import Digits, KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
@@ -70,13 +71,20 @@ def price_of(event) -> Annotated[Decimal, Digits(12, 2)]:
     return event.price
 
 
+def number_of(event) -> Decimal:
+    return event.price
+
+
 def test_another_scale_of_a_decimal_is_another_key():
     field, function = KeyBy(fields=("price",)), KeyBy(function=price_of)
     key = _declared(Priced, field)
     assert str(key) == "price (Decimal(2))"
     assert key.differs(_declared(PricedFinely, field))
     assert not key.differs(_declared(Priced, field))
-    assert key.differs(_declared(Priced, function))  # its texts are as short as can be: 1, and not 1.00
+    assert not key.differs(_declared(Priced, function))
+    assert key.differs(
+        _declared(Priced, KeyBy(function=number_of))
+    )  # its texts are as short as can be: 1, and not 1.00
 
 
 def test_order_of_key_fields_counts(job):
@@ -119,6 +127,35 @@ def test_key_functions_are_compared_by_return_type(job):
     job.run(plan_by(lambda event: event.nickname), value('"a"', 3))
     with pytest.raises(StateSchemaError, match=r"by the key the function <lambda> \(str\)"):
         job.run(plan_by(by_number))
+
+
+def number_as_float(event) -> float:
+    return event.flight
+
+
+def unconverted(declared):
+    """Return keys as releases recorded them that stored results of functions as they were."""
+    return {
+        name: tuple(msgspec.structs.replace(key, is_converted=False) for key in keys) for name, keys in declared.items()
+    }
+
+
+@pytest.mark.parametrize(("stored", "is_refused"), [("5", True), ("true", True), ("5.0", False), ("-2.5", False)])
+def test_keys_no_longer_made_are_refused(job, monkeypatch, stored, is_refused):
+    code = plan_by(number_as_float)
+    with monkeypatch.context() as earlier:
+        earlier.setattr("headrace.commit.protocol.remembered_keys", lambda _, declared: unconverted(declared))
+        job.run(code, value("2.0", 1))
+        job.run(code, value(stored, 2))
+    if is_refused:
+        with pytest.raises(
+            StateSchemaError, match=f"operator 'legs': its state has the key {stored}, .* take the annotation away"
+        ):
+            job.run(code)
+        job.run(plan_by(lambda event: event.flight), value(stored, 3))
+    else:
+        job.run(code, value(stored, 3))
+        assert job.last.operator_keys["legs"][0].is_converted
 
 
 def test_function_can_replace_a_renamed_key_field(job):

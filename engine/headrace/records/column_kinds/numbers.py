@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.api.records import MOST_DIGITS, with_digits
+from headrace.api.records import MOST_DIGITS, nearest_float32, with_digits
 from headrace.records.array_rules import short_decimals
 from headrace.records.column_kinds.kind import Misfits, ScalarKind, ValueNotation
 from headrace.records.foreign_values import is_number, shown, shown_plain
@@ -22,7 +22,6 @@ from headrace.records.value_rules import (
     INEXACT,
     exact_decimal,
     nearest_float,
-    nearest_float32,
     parsed_decimal,
     parsed_float,
     parsed_number,

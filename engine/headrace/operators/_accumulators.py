@@ -22,6 +22,7 @@ from uuid import UUID
 import msgspec
 
 from headrace.api.batches import Bundle, BundledRecord
+from headrace.api.declared_values import Ends, form_of_results
 from headrace.api.records import RowKind, Struct, canonical_encoder, shortest
 from headrace.api.states import AggregateFunction, accumulator_type
 from headrace.operators._normalize import IN_WINDOW, unmatched
@@ -156,6 +157,10 @@ class DistinctAccumulator(CountedAccumulator):
 
     type = dict[str, int]
 
+    def __init__(self, text: Callable[[Any], str]) -> None:
+        """Take the function that makes the text of a value."""
+        self._text = text
+
     def create(self) -> dict[str, int]:
         """Return an empty state."""
         return {}
@@ -163,29 +168,29 @@ class DistinctAccumulator(CountedAccumulator):
     def add(self, state: dict[str, int], value: Any, change: Change, /) -> dict[str, int]:
         """Return the state with a value (never None) added."""
         del change
-        _count(state, distinct_text(value), 1)
+        _count(state, self._text(value), 1)
         return state
 
     def number(self, state: dict[str, int], value: Any, /) -> int:
         """Return how often a state has a value."""
-        return state.get(distinct_text(value), 0)
+        return state.get(self._text(value), 0)
 
     def may_hold(self, state: dict[str, int], value: Any, change: Change, /) -> bool:
         """Return whether the state holds the value."""
         del change
-        return state.get(distinct_text(value), 0) > 0
+        return state.get(self._text(value), 0) > 0
 
     def remove(self, state: dict[str, int], value: Any, change: Change, /) -> dict[str, int]:
         """Return the state with a value removed."""
         del change
-        _count(state, distinct_text(value), -1)
+        _count(state, self._text(value), -1)
         return state
 
     def together(self, state: dict[str, int], values: BundledValues, /) -> Callable[[], dict[str, int]] | None:
         """Return what makes the state with values added."""
         if values.type not in _EXACT:
             return None
-        more = {msgspec.json.encode(value).decode(): number for value, number in Counter(values.all).items()}
+        more = {self._text(value): number for value, number in Counter(values.all).items()}
         if any(state.get(text, 0) < 0 for text in more):
             return None  # the order of the texts depends on where a count was 0
         return partial(_count_all, state, more)
@@ -216,15 +221,28 @@ def _count_all(counts: dict[str, int], more: Mapping[str, int]) -> dict[str, int
 
 def distinct_text(value: Any) -> str:
     """Return the JSON text of a value, the same for equal values. Raises `ValueError` for NaN and infinity."""
+    if type(value) in _EXACT:
+        return msgspec.json.encode(value).decode()
+    return _canonical(_one_form(value)).decode()
+
+
+def text_of_results(function: Callable[..., Any]) -> Callable[[Any], str]:
+    """Return what makes the texts of a function's results, which get the type that it declares to return."""
+    form = form_of_results(function, Ends(_one_form, tuple))
+    return lambda value: distinct_text(form(value))
+
+
+def _one_form(value: Any) -> Any:
+    """Return the form that a value has in common with all that are equal to it."""
     if isinstance(value, float):
         check_finite("CountDistinct", value)
-        value += 0.0  # -0.0 and 0.0 are equal, and must have one text
-    elif isinstance(value, Decimal):
+        return value + 0.0  # -0.0 and 0.0 are equal
+    if isinstance(value, Decimal):
         check_finite("CountDistinct", value)
-        value = shortest(value)  # 1.5 and 1.50 as well
-    elif isinstance(value, datetime) and value.tzinfo is not None:
-        value = value.astimezone(UTC)  # equal instants as well
-    return _canonical(value).decode()
+        return shortest(value)  # 1.5 and 1.50 as well
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC)  # equal instants as well
+    return value
 
 
 def _count(counts: dict[str, int], text: str, more: int) -> None:

@@ -22,6 +22,8 @@ from headrace.operators._accumulators import (
     FirstAccumulator,
     LastAccumulator,
     SumAccumulator,
+    distinct_text,
+    text_of_results,
 )
 from headrace.operators._multisets import DistinctMultiset, ExtremeMultiset, Multiset
 from headrace.operators._ordered_values import ExtremeByOfAll, ExtremeOfAll, FirstOfAll, LastOfAll
@@ -125,18 +127,25 @@ class Count(_Counting):
 class CountDistinct(_Counting):
     """Number of different values, as an `int`. The state stores each value of a key or of its window, with its count.
 
+    What a function returns counts as a value of the type that it declares to return: 0 of a declared float is 0.0.
+
     Outside of windows, a key with many values has a row of state for each: a new value writes two rows.
     """
+
+    @property
+    def _text(self) -> Callable[[Any], str]:
+        """Return what makes the texts of the values."""
+        return text_of_results(self.value) if callable(self.value) else distinct_text
 
     def accumulator(self, record: type[Struct], result: ValueType) -> Accumulator:
         """Return its accumulator, for a result of type `result` (without None)."""
         del record, result
-        return DistinctAccumulator()
+        return DistinctAccumulator(self._text)
 
     def multiset(self, record: type[Struct], result: ValueType, *, retracting: bool) -> Multiset:
         """Return its state by entry."""
         del record, result, retracting
-        return DistinctMultiset()
+        return DistinctMultiset(self._text)
 
 
 class _Adding(Aggregate):

@@ -16,7 +16,7 @@ import msgspec
 
 from headrace.api.records import Struct
 from headrace.api.states import MapState
-from headrace.operators._accumulators import LARGEST, SMALLEST, StoredAggregate, check_finite, distinct_text
+from headrace.operators._accumulators import LARGEST, SMALLEST, StoredAggregate, check_finite
 from headrace.operators._ranking import sort_text
 from headrace.operators._value_types import ValueType
 
@@ -98,6 +98,10 @@ class DistinctMultiset(Multiset):
 
     type = DistinctValues
 
+    def __init__(self, text: Callable[[Any], str]) -> None:
+        """Take the function that makes the text of a value."""
+        self._text = text
+
     def create(self) -> DistinctValues:
         """Return an empty state."""
         return DistinctValues(0, {})
@@ -108,7 +112,7 @@ class DistinctMultiset(Multiset):
 
     def item(self, value: Any) -> str:
         """Return the text of a value (never None). Raises `ValueError` for NaN and infinity."""
-        return distinct_text(value)
+        return self._text(value)
 
     def text(self, item: str) -> str:
         """Return the text of an item's entry."""

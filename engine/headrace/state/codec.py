@@ -100,11 +100,13 @@ class KeyCodec(Codec[T]):
 
 def _one_form(key: Any) -> Any:
     """Return a key in the form that all equal keys share."""
+    if type(key) is float:
+        return key + 0.0  # -0.0 is 0.0
     if isinstance(key, Decimal):
         return shortest(key) if key.is_finite() else key
     if isinstance(key, datetime) and key.tzinfo is not None:
         return key.astimezone(UTC)
-    return tuple(map(_one_form, key)) if type(key) is tuple else key
+    return tuple(map(_one_form, key)) if isinstance(key, tuple) else key
 
 
 _EXACT = 1 << 53

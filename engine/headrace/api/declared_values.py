@@ -1,4 +1,4 @@
-"""What user functions return, as values of the types that they declare to return: as fields of these types hold them.
+"""Results of user functions, as values of the types that they declare to return: as fields of these types hold them.
 
 For type checkers an `int` is a `float`, a truth value an `int` and a `datetime` a `date`. Their texts differ, and so equal keys would.
 """
@@ -24,7 +24,7 @@ _UNIONS: Final = frozenset({Union, types.UnionType})
 
 
 class Ends(NamedTuple):
-    """What is done at last: to a value of its declared type or of any type, and to the parts of a declared tuple."""
+    """Last steps: what is done to a value of its declared type or of any type, and to the parts of a declared tuple."""
 
     single: Form
     whole: Callable[[list[Any]], Any]

@@ -1,4 +1,4 @@
-"""Keys in stored state that key functions no longer make: earlier releases kept results as Python has them, such as 5 of a declared float."""
+"""Keys in stored state that key functions no longer make: results were once stored as Python has them, such as 5 of a declared float."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KeysOf = Callable[[str], Iterable[str]]
 def former_key_problems(stored: OperatorKeys, plan: Plan, keys_of: KeysOf) -> Iterator[str]:
     """Yield a sentence for each operator with a key that its functions no longer make, with the ways out.
 
-    Keys are read of operators alone whose functions an earlier release has recorded: the next checkpoint records them anew.
+    Keys are read of operators alone whose functions were recorded while that was so: the next checkpoint records them anew.
     """
     declared = declared_keys(plan)
     for stage in plan.keyed:
@@ -36,7 +36,7 @@ def former_key_problems(stored: OperatorKeys, plan: Plan, keys_of: KeysOf) -> It
         if former is not None:
             shown = " and ".join(dict.fromkeys(str(now) for _, now in pairs))
             yield (
-                f"operator '{stage.name}': its state has the key {former:.100}, which an earlier release has stored as the function returned it. "
+                f"operator '{stage.name}': its state has the key {former:.100}, which was stored as the function returned it. "
                 f"The code has the key {shown}, and results now get the declared type, as fields have it (5 of a float is 5.0): the stored key "
                 "would not be found. Nothing was changed. If the function always returns values of one type, take the annotation away: results "
                 "without a declared type are stored as before. Or give the operator a new name, which starts empty, and delete the state of "

@@ -83,7 +83,7 @@ class OperatorKey(msgspec.Struct, frozen=True, omit_defaults=True):
     """JSON types of each part, as in `int | str`. None if a function has no annotation."""
 
     is_converted: bool = False
-    """Whether the keys that a function made have got these types; a record of an earlier release does not say so."""
+    """Whether the keys that a function made have got these types. Records of checkpoints from before that was so lack it."""
 
     def __str__(self) -> str:
         """Return the key as text for people, with its types."""
@@ -171,7 +171,7 @@ def _texts(shapes: Iterable[Shape]) -> Iterable[str]:
 
 
 def _plain(kinds: str) -> str:
-    """Return types without the digits, zones and units that functions did not have in records of earlier releases."""
+    """Return types without the digits, zones and units which checkpoints did not record of functions while results were stored as they were."""
     return _DETAILS.sub("", kinds).replace("microseconds", "int")
 
 

@@ -415,8 +415,9 @@ class Stream(StreamBase[R]):
         A record whose key is null goes to the quarantine, unless an outer join keeps it (`NullKeys`).
 
         A key is text, a whole number, a float, a truth value, or a tuple of them. Several fields make a tuple; a null
-        field makes the key null. A function is plain, and depends on its argument alone; annotate its return type, so
-        that `connect` can compare the types of the keys. `reads` are the fields that it reads, as for `map`.
+        field makes the key null. A function is plain, and depends on its argument alone. Annotate its return type: the
+        key gets this type, so that 0 of a declared float is 0.0, and joins compare the types of the keys. `reads` are the
+        fields that it reads, as for `map`.
 
         Raises `ValueError` for a field that the record lacks, or that holds a list, a map or a record, for fields
         after a function, and for `reads` without a function.

@@ -113,7 +113,7 @@ def test_functions_group_and_meet_as_fields(kind, chosen, backend, cut, is_async
     assert {row.key: row.number for row in harness.sink("functions")} == expected
     assert {row.value: row.number for row in harness.sink("fields")} == expected
     assert [row.values for row in harness.sink("distinct")] == [len(expected)]
-    pairs = [(one.id, other.id) for one in sales for other in sales if values[one.value] == values[other.value]]
+    pairs = [(left.id, right.id) for left in sales for right in sales if values[left.value] == values[right.value]]
     assert sorted((row.left, row.right) for row in harness.sink("both")) == pairs
     assert sorted((row.left, row.right) for row in harness.sink("own")) == pairs
 

@@ -101,8 +101,7 @@ class OperatorKey(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def may_be_unlike(self, other: OperatorKey) -> bool:
         """Return whether texts stored under this key may lack the form that the other key gives to all of them."""
-        is_typed = None not in {self.types, other.types}
-        return is_typed and bool(self.function) and not self.is_converted and (other.is_converted or not other.function)
+        return bool(self.function) and not self.is_converted and (other.is_converted or not other.function)
 
 
 OperatorKeys = dict[str, tuple[OperatorKey | None, ...]]
@@ -141,7 +140,7 @@ def _declared(record: type[msgspec.Struct], key: KeyBy | None) -> OperatorKey | 
 def _with_types(declared: OperatorKey | None, stored: OperatorKey | None) -> OperatorKey | None:
     if declared is None or stored is None or declared.types is not None:
         return declared
-    return msgspec.structs.replace(declared, types=stored.types, is_converted=stored.is_converted)
+    return msgspec.structs.replace(declared, types=stored.types)
 
 
 def _kinds(annotation: object) -> str:

@@ -158,6 +158,17 @@ def test_keys_no_longer_made_are_refused(job, monkeypatch, stored, is_refused):
         assert job.last.operator_keys["legs"][0].is_converted
 
 
+def test_results_may_become_declared_later(job):
+    undeclared = plan_by(lambda event: event.flight)
+    job.run(undeclared, value("5", 1))
+    with pytest.raises(StateSchemaError, match="its state has the key 5, which was stored as the function returned it"):
+        job.run(plan_by(number_as_float))
+    job.run(plan_by(by_number), value("6", 2))
+    job.run(undeclared, value("true", 3))
+    with pytest.raises(StateSchemaError, match="its state has the key true"):
+        job.run(plan_by(by_number))
+
+
 def test_function_can_replace_a_renamed_key_field(job):
     job.run(TAIL, value('"a"', 1))
     job.run(plan_by(lambda event: event.tail), value('"a"', 2))

@@ -20,7 +20,7 @@ from headrace.operators._change_events import ChangeEvents
 from headrace.operators._column_lifetimes import last_watermarks
 from headrace.operators._part_columns import objects_of
 from headrace.operators._running_fields import Flags, NotInColumnsError, Numbers, has_limits, is_plain
-from headrace.operators._value_types import annotated_type
+from headrace.operators._value_types import annotated_type, has_own_equality
 
 _record_of = attrgetter("record")
 
@@ -112,12 +112,7 @@ def _is_one_value(field: msgspec.structs.FieldInfo) -> bool:
     """Return whether columns hold equal values of a field as one value, and a record takes any value of its type."""
     kind = annotated_type(field.type).type
     is_stored_otherwise = kind in _ONE_VALUE or (isinstance(kind, type) and issubclass(kind, enum.Enum))
-    return is_plain(field) or (is_stored_otherwise and not has_limits(field.type) and not _compares_itself(kind))
-
-
-def _compares_itself(kind: Any) -> bool:
-    """Return whether an enumeration has code that compares its values."""
-    return any("__eq__" in vars(base) for base in kind.__mro__ if issubclass(base, enum.Enum))
+    return is_plain(field) or (is_stored_otherwise and not has_limits(field.type) and not has_own_equality(kind))
 
 
 _ONE_VALUE: Final = (datetime, time, timedelta, UUID)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import types
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -104,10 +105,17 @@ def _is_free(kind: inspect.Type) -> bool:
 
 
 def _is_spelled(kind: inspect.Type) -> bool:
-    """Return whether equal values may be written as 0.0 and -0.0, 1.0 and 1.00, in two zones, or as code of a record compares them."""
+    """Return whether equal values may be written as 0.0 and -0.0, 1.0 and 1.00, in two zones, or as code of a record or an enumeration compares them."""
     if isinstance(kind, inspect.StructType):
         return kind.cls.__eq__ is not msgspec.Struct.__eq__
+    if isinstance(kind, inspect.EnumType):
+        return has_own_equality(kind.cls)
     return isinstance(kind, inspect.AnyType | inspect.FloatType | inspect.DecimalType | inspect.DateTimeType)
+
+
+def has_own_equality(enumeration: type[Any]) -> bool:
+    """Return whether an enumeration has code that compares its values."""
+    return any("__eq__" in vars(base) for base in enumeration.__mro__ if issubclass(base, enum.Enum))
 
 
 def _has_part(kind: inspect.Type, fits: Callable[[inspect.Type], bool]) -> bool:

@@ -31,6 +31,7 @@ from headrace.operators import (
 from headrace.operators._value_types import are_equal, are_identical, place_among
 from headrace.testing import KeyedHarness, PipelineHarness
 from tests.unit.operators.test_group_columns import Sale
+from tests.unit.operators.test_narrow_fields import Odd
 from tests.unit.operators.test_slice_columns import Stage, Step, ordered
 from tests.unit.support.changelog_table import ChangelogTable
 from tests.unit.support.fuzzing import examples
@@ -256,6 +257,10 @@ class Money(Struct, frozen=True):
     parts: list[float]
 
 
+class Sized(Struct, frozen=True):
+    size: Odd
+
+
 @pytest.mark.parametrize(
     ("left", "right", "identical"),
     [
@@ -266,6 +271,8 @@ class Money(Struct, frozen=True):
         (Row("a", 0.0), Row("a", -0.0), False),
         (Money("a", 1, Decimal("1.0"), [0.0]), Money("a", 1, Decimal("1.0"), [-0.0]), False),
         (Money("a", 1, Decimal("1.0"), []), Money("a", 1, Decimal("1.00"), []), False),
+        (Sized(Odd.SMALL), Sized(Odd.LARGE), False),
+        (Sized(Odd.SMALL), Sized(Odd.SMALL), True),
     ],
 )
 def test_equal_rows_may_be_written_otherwise(left, right, identical):

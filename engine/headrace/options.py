@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+LONGEST: Final = timedelta(days=36_500)
+"""Longest length of time that code or a job file may give: a longer one is a typing error, and would overflow sums of timestamps."""
+
 
 class Strategy(enum.Enum):
     """Layouts of a materializer's history (FLIP-544, "Public Interfaces"). They do not change results, except LEGACY with a TTL."""

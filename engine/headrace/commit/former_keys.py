@@ -32,7 +32,8 @@ def former_key_problems(stored: OperatorKeys, plan: Plan, keys_of: KeysOf) -> It
         are_known = all(now.types is not None and UNKNOWN not in now.types for _, now in pairs)
         if not are_known or not any(before.may_be_unlike(now) for before, now in pairs):
             continue
-        former = next((text for text in keys_of(stage.name) if not _is_made(stage, text)), None)
+        is_made = _is_made_by(stage)
+        former = next((text for text in keys_of(stage.name) if not is_made(text)), None)
         if former is not None:
             shown = " and ".join(dict.fromkeys(str(now) for _, now in pairs))
             yield (
@@ -44,13 +45,16 @@ def former_key_problems(stored: OperatorKeys, plan: Plan, keys_of: KeysOf) -> It
             )
 
 
-def _is_made(stage: KeyedStage, text: str) -> bool:
-    """Return whether a key has the form of its declared type."""
-    value = msgspec.json.decode(text)
-    if value == NULL_KEY:
-        return True
+def _is_made_by(stage: KeyedStage) -> Callable[[str], bool]:
+    """Return what says whether a key has the form of its declared type."""
     record, key = next((record, key) for record, key in zip(stage.takes, stage.keys, strict=True) if key is not None)
-    try:
-        return encode(typed_key(value, key_types(record, key), key)) == text.encode()
-    except (ValueError, TypeError):  # another type, such as `true` of a declared int
-        return False
+    types = key_types(record, key)
+
+    def is_made(text: str) -> bool:
+        value = msgspec.json.decode(text)
+        try:
+            return value == NULL_KEY or encode(typed_key(value, types, key)) == text.encode()
+        except (ValueError, TypeError):  # another type, such as `true` of a declared int
+            return False
+
+    return is_made

@@ -17,6 +17,7 @@ from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from headrace.errors import without_credentials
+from headrace.options import LONGEST
 
 _UNITS = {
     "w": timedelta(weeks=1),
@@ -29,8 +30,6 @@ _UNITS = {
 PATTERN = r"^([0-9]+|([0-9]+w)?([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?)$"
 _TEXT = re.compile(PATTERN)
 _PART = re.compile(r"([0-9]+)(ms|[wdhms])")
-# A century: a longer span is a typing error, and would overflow the arithmetic on timestamps.
-_LONGEST = timedelta(days=36_500)
 
 RULE = "a duration such as 30m, 5s, 1h30m or 2d, or a number of seconds"
 
@@ -49,7 +48,7 @@ def parse_duration(text: str) -> timedelta:
         span = sum((int(amount) * _UNITS[unit] for amount, unit in amounts), timedelta())
     except OverflowError:
         span = timedelta.max
-    if span > _LONGEST:
+    if span > LONGEST:
         msg = f"'{text}' is longer than a hundred years"
         raise ValueError(msg)
     return span

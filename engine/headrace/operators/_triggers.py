@@ -10,12 +10,12 @@ from headrace.api.options import Trigger
 from headrace.api.states import ReducingState, State, ValueState
 from headrace.names import counted
 from headrace.operators._event_time import shown_length
+from headrace.options import LONGEST
 
 EVERY = "every "
 """Prefix of the namespace of a timer of processing time that emits an early result; the window's identifier follows."""
 
 _MILLISECOND = timedelta(milliseconds=1)
-_LONGEST = timedelta(days=36_500)
 
 Early = int | Trigger | None
 """When a window emits early results: a step of its own time (ms), a trigger, or only at its end."""
@@ -35,7 +35,7 @@ def every(step: timedelta, /, *, purging: bool = False) -> Trigger:
     if not isinstance(given, timedelta):
         msg = f"every() takes a timedelta, not {step!r:.60}"
         raise TypeError(msg)
-    if not _MILLISECOND <= step <= _LONGEST or step % _MILLISECOND:
+    if not _MILLISECOND <= step <= LONGEST or step % _MILLISECOND:
         msg = f"every() takes whole milliseconds, from 1 ms to 36,500 days, not {step}"
         raise ValueError(msg)
     return Trigger(step=step // _MILLISECOND, purging=purging)

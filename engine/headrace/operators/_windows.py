@@ -26,12 +26,12 @@ from headrace.operators._sliced_windows import sliced_aggregation
 from headrace.operators._triggers import Early, purges
 from headrace.operators._window_join import window_join
 from headrace.operators._window_results import RankedWindow, WindowResult
+from headrace.options import LONGEST
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
 
 _MILLISECOND = timedelta(milliseconds=1)
-_LONGEST = timedelta(days=36_500)
 _ZERO = timedelta(0)
 
 
@@ -364,7 +364,7 @@ def _length(what: str, given: object, least: timedelta = _MILLISECOND) -> int:
     if not isinstance(given, timedelta):
         msg = f"{what} must be a timedelta, not {given!r:.60}"
         raise TypeError(msg)
-    if not least <= given <= _LONGEST:
+    if not least <= given <= LONGEST:
         shortest = "0" if least == _ZERO else "1 ms"
         msg = f"{what} must be from {shortest} to 36,500 days, not {given}"
         raise ValueError(msg)

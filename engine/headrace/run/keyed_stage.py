@@ -193,9 +193,10 @@ class _Work:
 
     def _with_state(self, process: KeyedProcess, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield batches. Before those of a part, read the values of all keys in it, but not where memory has a limit: values may be large."""
-        batches = iter(batches)
         if self.task.batch.max_memory is not None:
             yield from batches
+            return
+        batches = iter(batches)
         while part := _part_of(batches, None, READ_AHEAD):
             process.read_ahead(pa.chunked_array([batch["key"] for batch in part]).unique().to_pylist())
             yield from _popped(part)

@@ -88,7 +88,7 @@ from headrace.api.types import (
     returned_type,
 )
 from headrace.names import check_name
-from headrace.options import Strategy
+from headrace.options import LONGEST, Strategy
 from headrace.stream.aggregation import (
     WindowedBase,
     aggregate_function,
@@ -123,8 +123,6 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=msgspec.Struct)
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T", bound=msgspec.Struct)
-
-_LONGEST = timedelta(days=36_500)
 
 
 class Stream(StreamBase[R]):
@@ -1606,8 +1604,8 @@ class Pipeline(PipelineGraph):
         Raises `ValueError` unless `out_of_orderness` is from 0 to 36,500 days, for a name that is taken or no identifier, a field that `record` lacks, and
         a mapping without a `field`, or with something else than row kinds; `TypeError` unless `record` is a class derived from `Struct`.
         """
-        if not timedelta(0) <= out_of_orderness <= _LONGEST:
-            msg = f"out_of_orderness of '{name}' must be from 0 to {_LONGEST.days:,} days, not {out_of_orderness}"
+        if not timedelta(0) <= out_of_orderness <= LONGEST:
+            msg = f"out_of_orderness of '{name}' must be from 0 to {LONGEST.days:,} days, not {out_of_orderness}"
             raise ValueError(msg)
         check_record(f"source '{name}'", record)
         for column in (event_time, *order_by):

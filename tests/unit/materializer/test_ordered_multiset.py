@@ -79,6 +79,17 @@ steps = st.lists(
 )
 
 
+def take(step, text, clock, rows, model):
+    """Do a step with a layout and with the model, and compare what they return."""
+    if step == "expire":
+        assert rows.expire(clock - 4) == model.expire(clock - 4)
+    elif step == "remove":
+        assert rows.remove(row(text)) is model.remove(text)
+    else:
+        getattr(rows, step)(row(text), row(text), 0, clock)
+        getattr(model, step)(text, clock)
+
+
 @pytest.mark.parametrize("strategy", [Strategy.VALUE, Strategy.MAP, Strategy.ADAPTIVE])
 @given(steps=steps)
 def test_layout_behaves_like_a_plain_list(backends, strategy, steps):
@@ -98,13 +109,8 @@ def test_layout_behaves_like_a_plain_list(backends, strategy, steps):
             if step == "reopen":
                 backend.write_batch(list(histories.writes()))
                 histories = opened()
-            elif step == "expire":
-                assert rows.expire(clock - 4) == model.expire(clock - 4)
-            elif step == "remove":
-                assert rows.remove(row(text)) is model.remove(text)
             else:
-                getattr(rows, step)(row(text), row(text), 0, clock)
-                getattr(model, step)(text, clock)
+                take(step, text, clock, rows, model)
             rows = histories.switch(KEY)
             assert_same(rows, model)
             assert rows.is_map is Layouts(strategy, 4, 2).wants_map(rows.size, is_map=rows.is_map)
@@ -119,13 +125,8 @@ def test_dicts_are_stored_like_linked_nodes(steps):
         clock += number
         if step == "reopen":
             rows = DictLayout(rows.entries())
-        elif step == "expire":
-            assert rows.expire(clock - 4) == model.expire(clock - 4)
-        elif step == "remove":
-            assert rows.remove(row(text)) is model.remove(text)
         else:
-            getattr(rows, step)(row(text), row(text), 0, clock)
-            getattr(model, step)(text, clock)
+            take(step, text, clock, rows, model)
         assert_same(rows, model)
         if rows.size:
             ends = rows.first(), rows.last(), rows.get(rows.last()[0])

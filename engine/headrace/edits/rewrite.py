@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.edits.edit import JobView
 from headrace.errors import ConfigError
 from headrace.plan.stages import Plan, waits_of
-from headrace.state.key_groups import key_group
+from headrace.state.key_columns import key_group_column
 from headrace.tables.schemas import ALL_TABLES, QUARANTINE, tables_in
 from headrace.tables.view import count_rows
 
@@ -34,9 +34,8 @@ def under_operator(rows: pa.Table, operator: str, checkpoint_id: int) -> pa.Tabl
 
 def in_key_groups(rows: pa.Table, max_parallelism: int) -> pa.Table:
     """Return rows with the key groups of their keys for a new number of groups. Their checkpoint ids stay."""
-    keys = rows["key"].combine_chunks().dictionary_encode()
-    groups = pa.array([key_group(key.encode(), max_parallelism) for key in keys.dictionary.to_pylist()], pa.int32())
-    return _with(rows, "key_group", groups.take(keys.indices))
+    keys = rows["key"].combine_chunks().cast(pa.binary())
+    return _with(rows, "key_group", key_group_column(keys, max_parallelism))
 
 
 def _with_values(rows: pa.Table, **values: Any) -> pa.Table:

@@ -56,7 +56,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *task, *cells, *loading, *ttl, *done, *blocking, *add, *get_result;
+    PyObject *task, *cells, *ahead, *decode, *loading, *ttl, *done, *blocking, *add, *get_result;
     Py_ssize_t hits;
 } ValueCells;
 
@@ -479,12 +479,81 @@ write_cell(Cell *cell, PyObject *value, PyObject *timestamp)
 
 LIFE_OF(Cell, sizeof(Cell), NULL)
 
+#define HEADER_SIZE 16
+
+/* Read a number of 8 bytes, of which the first counts most. */
+static PyObject *
+number_at(const unsigned char *bytes)
+{
+    uint64_t number = 0;
+    for (int place = 0; place < 8; place++) {
+        number = number << 8 | bytes[place];
+    }
+    return number == 0 ? Py_NewRef(zero) : PyLong_FromLongLong((long long)number);
+}
+
+/* Return a cell of a backend's value, or of None. */
+static PyObject *
+cell_of(PyObject *stored, PyObject *decode)
+{
+    if (stored != Py_None && (!PyBytes_Check(stored) || PyBytes_GET_SIZE(stored) < HEADER_SIZE)) {
+        return PyErr_Format(PyExc_ValueError, "%R is no stored value", stored);
+    }
+    Cell *cell = (Cell *)Cell_new(Cell_Type, NULL, NULL);
+    if (cell == NULL) {
+        return NULL;
+    }
+    cell->dirty = Py_NewRef(Py_False);
+    if (stored == Py_None) {
+        cell->value = Py_NewRef(Py_None);
+        cell->stamp = Py_NewRef(zero);
+        cell->own_ttl = Py_NewRef(zero);
+        cell->stored = Py_NewRef(Py_False);
+        return (PyObject *)cell;
+    }
+    const char *bytes = PyBytes_AS_STRING(stored);
+    cell->stamp = number_at((const unsigned char *)bytes);
+    cell->own_ttl = number_at((const unsigned char *)bytes + HEADER_SIZE / 2);
+    cell->stored = Py_NewRef(Py_True);
+    PyObject *raw = PyBytes_FromStringAndSize(bytes + HEADER_SIZE, PyBytes_GET_SIZE(stored) - HEADER_SIZE);
+    cell->value = raw == NULL ? NULL : PyObject_CallOneArg(decode, raw);
+    Py_XDECREF(raw);
+    if (cell->value == NULL || cell->stamp == NULL || cell->own_ttl == NULL) {
+        Py_DECREF(cell);
+        return NULL;
+    }
+    return (PyObject *)cell;
+}
+
+static PyObject *
+Cell_all_of(PyObject *Py_UNUSED(class), PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2) {
+        return PyErr_Format(PyExc_TypeError, "all_of() takes 2 arguments, not %zd", count);
+    }
+    PyObject *stored = PySequence_Tuple(args[0]); /* `decode` may run code that changes a list */
+    PyObject *cells = stored == NULL ? NULL : PyList_New(PyTuple_GET_SIZE(stored));
+    for (Py_ssize_t place = 0; cells != NULL && place < PyTuple_GET_SIZE(stored); place++) {
+        PyObject *cell = cell_of(PyTuple_GET_ITEM(stored, place), args[1]);
+        if (cell == NULL) {
+            Py_CLEAR(cells);
+            break;
+        }
+        PyList_SET_ITEM(cells, place, cell);
+    }
+    Py_XDECREF(stored);
+    return cells;
+}
+
+static PyMethodDef Cell_methods[] = {
+    {"all_of", FUNCTION(Cell_all_of), METH_FASTCALL | METH_STATIC, NULL}, {NULL, NULL, 0, NULL}};
+
 static PyMemberDef Cell_members[] = {
     FIELD(Cell, "dirty", dirty), FIELD(Cell, "own_ttl", own_ttl), FIELD(Cell, "stamp", stamp), FIELD(Cell, "stored", stored),
     FIELD(Cell, "value", value), END_OF_FIELDS};
 
 static PyType_Slot Cell_slots[] = {
-    {Py_tp_members, Cell_members}, {Py_tp_init, Cell_init}, LIFE_SLOTS(Cell), {0, NULL}};
+    {Py_tp_members, Cell_members}, {Py_tp_methods, Cell_methods}, {Py_tp_init, Cell_init}, LIFE_SLOTS(Cell), {0, NULL}};
 
 static PyType_Spec Cell_spec = {
     "headrace.native._objects.Cell", sizeof(Cell), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, Cell_slots};
@@ -776,6 +845,29 @@ waits(ValueCells *cells, PyObject *context)
     return is_waiting;
 }
 
+/* Cache what was read ahead of an entry: return its cell, or NULL. Without an exception, the entry was not read ahead, or its value does
+ * not fit the declared type: the store reads it again, and raises the error that names it. */
+static PyObject *
+cache_ahead(ValueCells *cells, PyObject *name)
+{
+    if (cells->ahead == NULL || !PyDict_CheckExact(cells->ahead) || PyDict_GET_SIZE(cells->ahead) == 0 || cells->decode == NULL) {
+        return NULL;
+    }
+    PyObject *by_name = Py_NewRef(cells->cells), *decode = Py_NewRef(cells->decode); /* which may run code */
+    PyObject *stored = Py_XNewRef(PyDict_GetItemWithError(cells->ahead, name));
+    PyObject *cell = stored == NULL ? NULL : cell_of(stored, decode);
+    if (cell != NULL && PyDict_SetItem(by_name, name, cell) < 0) {
+        Py_CLEAR(cell);
+    }
+    if (cell == NULL && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(stored);
+    Py_DECREF(decode);
+    Py_DECREF(by_name);
+    return cell;
+}
+
 /* Find the entry of the running code's key, in the namespace whose suffix it is: return 1, 0 if it takes more than the
  * cache, or -1 with an exception. */
 static int
@@ -796,13 +888,17 @@ enter(ValueCells *cells, PyObject *suffix, Entry *entry)
     if (suffix != NULL && PyBytes_GET_SIZE(suffix)) {
         PyBytes_Concat(&name, suffix);
     }
-    PyObject *cell = name == NULL ? NULL : PyDict_GetItemWithError(cells->cells, name);
+    PyObject *cell = name == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(cells->cells, name));
+    if (cell == NULL && !PyErr_Occurred()) {
+        cell = cache_ahead(cells, name);
+    }
     Py_XDECREF(name);
     if (!IS_EXACTLY(cell, Cell) || ((Cell *)cell)->value == NULL) {
+        Py_XDECREF(cell);
         leave(entry);
         return PyErr_Occurred() ? -1 : 0;
     }
-    entry->cell = (Cell *)Py_NewRef(cell);
+    entry->cell = (Cell *)cell;
     return 1;
 }
 
@@ -923,7 +1019,8 @@ static PyMethodDef ValueCells_methods[] = {
     ADOPTED(ValueCells), {NULL, NULL, 0, NULL}};
 
 static PyMemberDef ValueCells_members[] = {
-    FIELD(ValueCells, "_add", add), FIELD(ValueCells, "_cells", cells), FIELD(ValueCells, "_done", done),
+    FIELD(ValueCells, "_add", add), FIELD(ValueCells, "_ahead", ahead), FIELD(ValueCells, "_cells", cells),
+    FIELD(ValueCells, "_decode", decode), FIELD(ValueCells, "_done", done),
     FIELD(ValueCells, "_get_result", get_result), FIELD(ValueCells, "_loading", loading), FIELD(ValueCells, "_task", task),
     FIELD(ValueCells, "_ttl", ttl), FIELD(ValueCells, "blocking", blocking), COUNT(ValueCells, "hits", hits), END_OF_FIELDS};
 

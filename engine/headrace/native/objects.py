@@ -7,7 +7,9 @@ What a base cannot do at once, it leaves to a method of the derived class that i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from struct import Struct
 from types import CodeType, CoroutineType
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
@@ -15,6 +17,8 @@ T = TypeVar("T")
 
 _FIRST = bytes(4)
 """End of the place of an element's first output."""
+
+_HEADER = Struct(">qq")
 
 Call: TypeAlias = "CoroutineType[Any, Any, None]"
 Class: TypeAlias = type[Any]
@@ -64,6 +68,21 @@ class Cell:
         self.own_ttl = own_ttl
         self.stored = stored
         self.dirty = dirty
+
+    @staticmethod
+    def all_of(stored: Iterable[bytes | None], decode: Callable[[bytes], Any], /) -> list[Cell]:
+        """Return a cell of each of a backend's values: stamp and own lifetime, 8 bytes each, and what `decode` takes. None is no value."""
+        return [_cell_of(value, decode) for value in stored]
+
+
+def _cell_of(stored: bytes | None, decode: Callable[[bytes], Any]) -> Cell:
+    if stored is None:
+        return Cell(None, 0, stored=False)
+    if len(stored) < _HEADER.size:
+        msg = f"{stored!r} is no stored value"
+        raise ValueError(msg)
+    stamp, own_ttl = _HEADER.unpack_from(stored)
+    return Cell(decode(stored[_HEADER.size :]), stamp, own_ttl, stored=True)
 
 
 class RecordContext:
@@ -191,10 +210,26 @@ class ProcessContext(RecordContext):
 class ValueCells:
     """Cached entries of a state with one entry for each key: reads and writes of a value that is cached need nothing else."""
 
-    __slots__ = ("_add", "_cells", "_done", "_get_result", "_loading", "_task", "_ttl", "blocking", "hits")
+    __slots__ = (
+        "_add",
+        "_ahead",
+        "_cells",
+        "_decode",
+        "_done",
+        "_get_result",
+        "_loading",
+        "_task",
+        "_ttl",
+        "blocking",
+        "hits",
+    )
 
     _add: Callable[[Any, Any], Any]
     """Adds a value to an accumulator."""
+    _ahead: dict[bytes, bytes | None]
+    """What the backend has for entries that code will probably come upon, by their names."""
+    _decode: Callable[[bytes], Any]
+    """Returns the value of its JSON."""
     _get_result: Callable[[Any], Any]
     """Returns the result of an accumulator."""
     _cells: dict[bytes, Cell]
@@ -213,7 +248,7 @@ class ValueCells:
     def value(self) -> Any:
         """Read the key's value; `None` if there is none or it has expired."""
         context = self._task.context
-        cell = self._cells.get(context.key_json)
+        cell = self._cell(context.key_json)
         if cell is None or not context.owns_key or (self._loading and id(context) in self._loading):
             return self.read_value()
         value = cell.value if self._ttl is None else self.alive(context, cell)
@@ -225,7 +260,7 @@ class ValueCells:
     def update(self, value: Any, /, ttl: Any = None) -> Any:
         """Set the key's value; None is the same as `clear`."""
         context = self._task.context
-        cell = self._cells.get(context.key_json)
+        cell = self._cell(context.key_json)
         is_usual = context.owns_key and ttl is None and value is not None
         if cell is None or not is_usual or (self._loading and id(context) in self._loading):
             return self.write_value(value, ttl)
@@ -234,6 +269,14 @@ class ValueCells:
         else:
             self.set(context, cell, value)
         return None if self.blocking else self._done
+
+    def _cell(self, name: bytes) -> Cell | None:
+        """Return the cell of an entry that is cached, or was read ahead; None if there is none, or its value does not fit the declared type."""
+        cell = self._cells.get(name)
+        if cell is None and name in self._ahead:
+            with suppress(Exception):  # the store reads it again, and raises the error that names it
+                cell = self._cells[name] = _cell_of(self._ahead[name], self._decode)
+        return cell
 
     def may_act(self, access: Any) -> bool:
         """Return whether a call of the code at `access` may act at once: the key is its own, and no earlier call of it waits."""
@@ -290,7 +333,7 @@ class CachedHandle:
 
     def _cell(self, store: Any, context: Any) -> Cell | None:
         """Return the cell of an accumulator that the code may use at once; None if it has to ask the store."""
-        cell: Cell | None = store._cells.get(context.key_json + self._suffix)  # noqa: SLF001 - its own store
+        cell: Cell | None = store._cell(context.key_json + self._suffix)  # noqa: SLF001 - its own store
         is_ready = cell is not None and cell.value is not None and store._ttl is None  # noqa: SLF001
         return cell if is_ready and store.may_act(context) else None
 

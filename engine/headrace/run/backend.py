@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace import clock
 from headrace.errors import StorageError, UserFunctionError
@@ -82,11 +84,16 @@ def _open_rocksdb(task: KeyedTask, operator: str, key_groups: KeyGroupRange, bas
         limit = task.batch.memory_for(STATE_PART)
         opened.spilled = None if limit is None else SpilledChanges(attempt.database, limit)
         yield opened
-        opened.writes.sort(key=itemgetter(0))  # in byte order RocksDB takes them in a fourth of the time
-        attempt.database.write_batch(opened.writes)
+        attempt.database.write_batch(_in_byte_order(opened.writes))
         if opened.spilled is not None:
             opened.spilled.drop_marks()
         attempt.database.close()
+
+
+def _in_byte_order(writes: Sequence[Write]) -> Iterator[Write]:
+    """Yield writes in the byte order of their entries, those of one entry as they come: RocksDB takes them in a fourth of the time."""
+    order = pc.sort_indices(pa.array([entry for entry, _ in writes], pa.large_binary()))
+    return map(writes.__getitem__, order.to_numpy().tolist())
 
 
 @contextmanager

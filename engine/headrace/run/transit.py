@@ -24,7 +24,8 @@ from headrace.names import counted
 from headrace.records.record_columns import struct_type
 from headrace.run.messages import BatchSettings, TransitFile
 from headrace.run.rows import ROWS_AT_ONCE, ColumnarRows, Takes
-from headrace.state.key_groups import key_group, task_of
+from headrace.state.key_columns import key_group_column
+from headrace.state.key_groups import task_of
 from headrace.storage.storage import Storage
 
 FILES_AT_ONCE: Final = 16
@@ -56,19 +57,12 @@ def transit_table(
 ) -> pa.Table:
     """Return records for input `number` of a stage as a table."""
     count = len(rows)
-    groups = _key_groups(keys, max_parallelism)
+    groups = key_group_column(keys, max_parallelism)
     places = [rows.orders, rows.timestamps, rows.kinds, groups, keys, pa.repeat(pa.scalar(number, pa.int32()), count)]
     structs = [
         rows.columns if at == number else pa.nulls(count, struct_type(record)) for at, record in enumerate(takes)
     ]
     return pa.Table.from_arrays([*places, *structs], schema=transit_schema(takes))
-
-
-def _key_groups(keys: pa.BinaryArray, max_parallelism: int) -> pa.Int32Array:
-    """Return the key group of each key. Hashes each distinct key once."""
-    encoded = keys.dictionary_encode()
-    groups = pa.array([key_group(key, max_parallelism) for key in encoded.dictionary.to_pylist()], pa.int32())
-    return groups.take(encoded.indices)
 
 
 def blocks(rows: pa.Table, limit: int | None) -> Iterator[pa.Table]:

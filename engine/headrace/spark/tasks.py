@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 import msgspec
 import pyarrow as pa
@@ -122,21 +123,27 @@ def stored_parts(parts: Sequence[bytes], folder: Storage, file: str) -> Parts:
     return read
 
 
+_with_workers: WeakSet[SparkContext] = WeakSet()
+"""Contexts that have run tasks of sources."""
+
+
 @dataclass(slots=True)
 class SparkTasks:
     """Tasks on Spark, for `SparkOnDemand`: one Spark job for each stage, one Spark task for each task."""
 
     context: SparkContext
-    _has_workers: bool = False
 
     def sources(self, tasks: Sequence[SourceTask]) -> list[TaskReport]:
-        """Run tasks of sources as a Spark job. The first one has idle tasks as well, which prepare workers for the keyed stages behind it."""
+        """Run tasks of sources as a Spark job.
+
+        The first one of a context has idle tasks as well, which prepare workers for the keyed stages behind it.
+        """
         if not tasks:
             return []
-        count = len(tasks) if self._has_workers else max(len(tasks), self._workers_of(tasks[0]))
+        count = len(tasks) if self.context in _with_workers else max(len(tasks), self._workers_of(tasks[0]))
         with self._translated(", ".join(dict.fromkeys(task.source for task in tasks))):
             reports = self._numbered(source_task([encode_report(task) for task in tasks]), count)
-        self._has_workers = True
+        _with_workers.add(self.context)
         return reports[: len(tasks)]
 
     def _workers_of(self, task: SourceTask) -> int:

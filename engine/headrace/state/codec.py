@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import deque
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import product
@@ -24,13 +26,25 @@ encode = msgspec.json.Encoder(decimal_format="string").encode
 class Codec(Generic[T]):
     """Encodes and decodes one declared type. It can decode everything that it has encoded."""
 
-    __slots__ = ("_decoder", "_what", "type")
+    __slots__ = ("_what", "read", "type")
+
+    read: Callable[[bytes], T]
+    """Returns the value in some bytes, as `decode` does, but raises msgspec's own errors."""
 
     def __init__(self, type: type[T], what: str) -> None:  # noqa: A002
         """Take the type; `what` names the state in errors, as in "state 'last_leg' of operator 'delay'"."""
         self.type = type
-        self._decoder = msgspec.json.Decoder(type)
+        self.read = msgspec.json.Decoder(type).decode
         self._what = what
+
+    def encode_all(self, values: Sequence[T]) -> list[bytes]:
+        """Return the JSON bytes of each value, as `encode` does, in less time. Raises its errors."""
+        try:
+            raws = [*map(encode, values)]
+            deque(map(self.read, raws), maxlen=0)
+        except (ValueError, TypeError, OverflowError):
+            return [*map(self.encode, values)]  # raises the error that names the value
+        return raws
 
     def encode(self, value: T) -> bytes:
         """Return the JSON bytes of a value.
@@ -40,7 +54,7 @@ class Codec(Generic[T]):
         """
         try:
             raw = encode(value)
-            self._decoder.decode(raw)
+            self.read(raw)
         except (ValueError, TypeError, OverflowError) as error:  # msgspec's own errors are ValueErrors
             msg = (
                 f"{self._what} was given {value!r:.200}, which does not fit the declared type {self._type_name}: "
@@ -56,7 +70,7 @@ class Codec(Generic[T]):
         Raises `StateSchemaError` when the bytes do not fit the declared type.
         """
         try:
-            return self._decoder.decode(raw)
+            return self.read(raw)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             msg = (
                 f"{self._what} is stored as {raw[:200].decode(errors='replace')}, which does not fit the "

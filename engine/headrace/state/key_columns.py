@@ -1,16 +1,21 @@
-"""Keys of whole columns as JSON: the same bytes as `codec.encode` of each key, without a Python object for each row."""
+"""Keys of whole columns: their JSON, which are the bytes of `codec.encode` of each key, and their key groups."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.state.codec import encode
+from headrace.state.key_groups import key_groups_of
 
 _ESCAPED = bytes(range(0x20)) + b'"\\'
 """Bytes that JSON escapes in a text."""
+
+_AT_ONCE: Final = 20_000
+"""Keys that are Python objects at once: so many stay in the processor's cache."""
 
 
 def key_json_column(*columns: pa.Array) -> pa.BinaryArray:
@@ -24,6 +29,22 @@ def key_json_column(*columns: pa.Array) -> pa.BinaryArray:
         return texts[0]
     listed = pc.binary_join_element_wise(*texts, pa.scalar(b","))
     return pc.binary_join_element_wise(pa.scalar(b"["), listed, pa.scalar(b"]"), pa.scalar(b""))
+
+
+def key_group_column(keys: pa.BinaryArray, max_parallelism: int) -> pa.Int32Array:
+    """Return the key group of each key, given as JSON. Where many rows share a key, it is hashed once."""
+    if 2 * len(keys[:_AT_ONCE].unique()) <= len(keys[:_AT_ONCE]):
+        encoded = keys.dictionary_encode()
+        return _groups_of(encoded.dictionary, max_parallelism).take(encoded.indices)
+    return _groups_of(keys, max_parallelism)
+
+
+def _groups_of(keys: pa.BinaryArray, max_parallelism: int) -> pa.Int32Array:
+    groups = np.empty(len(keys), np.int32)
+    for start in range(0, len(keys), _AT_ONCE):
+        some = keys[start : start + _AT_ONCE].to_pylist()
+        groups[start : start + len(some)] = key_groups_of(some, max_parallelism)
+    return pa.array(groups)
 
 
 def names_within(keys: pa.BinaryArray, namespaces: pa.StringArray) -> list[bytes]:

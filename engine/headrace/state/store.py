@@ -17,8 +17,10 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from headrace.api.future import StateFuture
 from headrace.api.records import check_namespace
@@ -48,6 +50,9 @@ _FOR_EVER = timedelta.max // timedelta(milliseconds=1)
 
 _MEASURED: Final = 64
 """Number of cached entries that are measured, about: of all ages."""
+
+_AT_ONCE: Final = 1_000
+"""Number of entries whose values are encoded together: a task has so many of them twice in memory."""
 
 _DROPPED = True
 """In place of a value whose change has been yielded: it is not None, since there is a value."""
@@ -298,6 +303,13 @@ class StateStore:
         stamp, own_ttl = unpack_header(stored)
         return Cell(self._codec.decode(stored[HEADER_SIZE:]), stamp, own_ttl, stored=True)
 
+    def cells_of(self, stored: Sequence[bytes | None]) -> list[Cell]:
+        """Return a cell of each of the backend's values, as `decode` does, in a third of the time."""
+        try:
+            return Cell.all_of(stored, self._codec.read)
+        except (msgspec.ValidationError, msgspec.DecodeError):
+            return [*map(self.decode, stored)]  # raises the error that names the value
+
     # ------------------------------------------------------------------------------------------------- task
 
     def groups(self) -> Iterable[Cells]:
@@ -390,23 +402,26 @@ class StateStore:
 
         Raises `StateSchemaError` for a value that does not fit the declared type.
         """
-        encode, change = self._codec.encode, self._change
         for cells in self.groups():
-            for name, cell in cells.by_name.items():
-                value = cell.value
-                if last and value is not None:
-                    cell.value = _DROPPED
-                if not cell.dirty:
-                    continue
-                if value is not None:
-                    yield change(cells, name, encode(value), cell)
-                    continue
-                if cell.stored is None and not cells.cleared:
-                    self._read_unread_removals(cells)
-                if cell.stored and not cells.cleared:
-                    yield change(cells, name, None, cell)
+            entries = iter(cells.by_name.items())
+            while part := [*islice(entries, _AT_ONCE)]:
+                yield from self._changed(cells, part)
+                if last:
+                    _drop_values(part)
             if cells.cleared:
                 yield from self._cleared(cells)
+
+    def _changed(self, cells: Cells, entries: Sequence[tuple[bytes, Cell]]) -> list[EntryChange]:
+        """Return the changes of some entries, many with one call: so one costs half as much."""
+        changed = [entry for entry in entries if entry[1].dirty]
+        present = [entry for entry in changed if entry[1].value is not None]
+        changes = self._changes_of(cells, present, self._codec.encode_all([cell.value for _, cell in present]))
+        if len(present) < len(changed) and not cells.cleared:
+            removed = [entry for entry in changed if entry[1].value is None]
+            if any(cell.stored is None for _, cell in removed):
+                self._read_unread_removals(cells)
+            changes += self._changes_of(cells, [entry for entry in removed if entry[1].stored], repeat(None))
+        return changes
 
     def _read_unread_removals(self, cells: Cells) -> None:
         """Read entries that were removed unread: only an existing one is removed."""
@@ -422,8 +437,14 @@ class StateStore:
             if cell is None or cell.value is None:
                 yield EntryChange(cells.key_json, None, unpacked(stored).stamp, 0, cells.namespace, name)
 
-    def _change(self, cells: Cells, name: bytes, raw: bytes | None, cell: Cell, /) -> EntryChange:
-        return change_of((cells.key_json, raw, cell.stamp, cell.own_ttl, cells.namespace, name))
+    def _changes_of(
+        self, cells: Cells, entries: Iterable[tuple[bytes, Cell]], raws: Iterable[bytes | None], /
+    ) -> list[EntryChange]:
+        key_json, namespace = cells.key_json, cells.namespace
+        return [
+            change_of((key_json, raw, cell.stamp, cell.own_ttl, namespace, name))
+            for (name, cell), raw in zip(entries, raws, strict=False)
+        ]
 
     def writes(self, changes: Iterable[EntryChange]) -> Iterator[Write]:
         """Return `changes` as writes to the backend."""
@@ -434,6 +455,12 @@ class StateStore:
     def expires_at(self, stamp: int, own_ttl: int = 0) -> int | None:
         """Return when an entry with this stamp expires (ms); `None` without TTL."""
         return None if self._ttl is None else self._ttl.expires_at(stamp, own_ttl)
+
+
+def _drop_values(entries: Iterable[tuple[bytes, Cell]]) -> None:
+    for _, cell in entries:
+        if cell.value is not None:
+            cell.value = _DROPPED
 
 
 _MOST_HANDLES = 1000

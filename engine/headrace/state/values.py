@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
-from itertools import filterfalse, islice
+from itertools import filterfalse
 from typing import Any, Final, Generic, TypeVar, cast
 
 from headrace.api.future import StateFuture
@@ -28,7 +28,7 @@ from headrace.state.backend import (
 )
 from headrace.state.cells import Cells
 from headrace.state.cursor import PAGE
-from headrace.state.store import Handle, StateStore
+from headrace.state.store import Handle, Operation, StateStore
 from headrace.state.ttl import NO_HISTORY, AccessTimes, EntryLifetimes
 from headrace.state.waiting_calls import Access, More, StateTask
 
@@ -42,7 +42,8 @@ class SingleStore(StateStore, ValueCells):
         self.cells = Cells(value_entry(self.name, b""))
         self._cells = self.cells.by_name
         self._ahead: dict[bytes, bytes | None] = {}
-        """What `read_ahead` has read of keys outside of namespaces, and no record has come upon."""
+        """What `read_ahead` has read of keys outside of namespaces."""
+        self._decode = self._codec.read
         self._known_keys: set[bytes] = set()
         """Keys whose entries of all namespaces are cached."""
         self._large_keys: set[bytes] = set()
@@ -53,38 +54,46 @@ class SingleStore(StateStore, ValueCells):
         return (self.cells,)
 
     def prefetch(self, keys: Iterable[bytes]) -> None:
-        """Load the keys' values outside of namespaces, with one call to the backend."""
-        by_name, ahead = self.cells.by_name, self._ahead
-        missing = list(dict.fromkeys(filterfalse(by_name.__contains__, keys)))[: self.cache_limit]
-        known = [*filter(ahead.__contains__, missing)]
-        self._cache(known, map(ahead.pop, known))
-        unread = [*filterfalse(by_name.__contains__, missing)] if known else missing
+        """Load the keys' values outside of namespaces that were not read ahead, with one call to the backend."""
+        not_ahead = filterfalse(self._ahead.__contains__, keys)
+        unread = list(dict.fromkeys(filterfalse(self.cells.by_name.__contains__, not_ahead)))[: self.cache_limit]
+        self._loaded += len(unread)
         self._cache(unread, self._backend.get_many([self.cells.prefix + key for key in unread]))
 
-    def _cache(self, keys: Sequence[bytes], stored: Iterable[bytes | None]) -> None:
-        by_name = self.cells.by_name
-        self._loaded += len(keys)
-        for key, value in zip(keys, stored, strict=True):
-            by_name[key] = Cell(None, 0, stored=False) if value is None else self.decode(value)
+    def _cache(self, keys: Collection[bytes], stored: Sequence[bytes | None]) -> None:
+        self.cells.by_name.update(zip(keys, self.cells_of(stored), strict=True))
 
     def read_ahead(self, keys: Sequence[bytes]) -> None:
-        """Read the keys' values outside of namespaces in byte order, as many as the cache holds, if the backend has them so.
+        """Read the keys' values outside of namespaces in byte order, if the backend has them so, and the cache has room for all.
 
-        They become cells when they are prefetched, little before they are used: cells that lie in the order of keys would cost the code that
-        comes upon them in another order as much as the reads save.
+        Each becomes a cell when code comes upon it: cells that lie in the order of keys would cost the code that comes upon them in another
+        order as much as the reads save.
         """
-        if self._backend.is_sorted:
-            prefix, by_name = self.cells.prefix, self.cells.by_name
-            unread = sorted(islice(filterfalse(by_name.__contains__, keys), self.cache_limit))
-            self._ahead = dict(zip(unread, self._backend.get_many([prefix + key for key in unread]), strict=True))
+        if self._backend.is_sorted and self._loaded + len(keys) < self.cache_limit:
+            self._read_ahead(keys)
+
+    def _read_ahead(self, keys: Sequence[bytes]) -> None:
+        prefix = self.cells.prefix
+        unread = sorted(filterfalse(self.cells.by_name.__contains__, keys))
+        self._loaded += len(unread)
+        self._ahead = dict(zip(unread, self._backend.get_many([prefix + key for key in unread]), strict=True))
+
+    def read(
+        self, cells: Cells, name: bytes, operation: Operation, *, unread: bool = False, resumes: bool = False
+    ) -> Any:
+        """Return the result of `operation`, once the entry is known, as `StateStore.read` does; what was read ahead is known."""
+        if name in self._ahead and name not in cells.by_name:
+            self._cache([name], [self._ahead[name]])
+        return super().read(cells, name, operation, unread=unread, resumes=resumes)
 
     def values_of(self, keys: Sequence[bytes], clocks: Sequence[int] = ()) -> list[Any]:
         """Return the values of some keys; None for a key without one. A state with TTL loses those that are expired when its clock is at `clocks` (ms)."""
         for start in range(0, len(keys), READ_AHEAD):
             some = keys[start : start + READ_AHEAD]
-            self.read_ahead(some)
+            if self._backend.is_sorted:
+                self._read_ahead(some)
             for begin in range(0, len(some), _AT_ONCE):
-                self.prefetch(some[begin : begin + _AT_ONCE])
+                self._load_values(some[begin : begin + _AT_ONCE])
         by_name, ttl = self.cells.by_name, self._ttl
         if ttl is not None:
             for key, clock in zip(keys, clocks, strict=True):
@@ -93,6 +102,12 @@ class SingleStore(StateStore, ValueCells):
                     self.expired += 1
                     cell.value, cell.dirty = None, True
         return [by_name[key].value for key in keys]
+
+    def _load_values(self, keys: Sequence[bytes]) -> None:
+        """Make cells of the keys' values outside of namespaces."""
+        self.prefetch(keys)
+        ahead = dict.fromkeys(filterfalse(self.cells.by_name.__contains__, keys))
+        self._cache(ahead, [*map(self._ahead.__getitem__, ahead)])
 
     def set_values(self, keys: Sequence[bytes], values: Sequence[Any], timestamps: Sequence[int | None]) -> None:
         """Set the values of keys that `values_of` has returned; None removes one.
@@ -218,11 +233,15 @@ class SingleStore(StateStore, ValueCells):
             cell = self.decode(*self._backend.get_many([self.cells.prefix + name]))
         return cell.value
 
-    def _change(self, _: Cells, name: bytes, raw: bytes | None, cell: Cell, /) -> EntryChange:
-        if b"\x00" not in name:
-            return change_of((name, raw, cell.stamp, cell.own_ttl, "", None))
-        key_json, _zero, namespace = name.partition(b"\x00")
-        return EntryChange(key_json, raw, cell.stamp, cell.own_ttl, namespace.decode())
+    def _changes_of(
+        self, _: Cells, entries: Iterable[tuple[bytes, Cell]], raws: Iterable[bytes | None], /
+    ) -> list[EntryChange]:
+        return [
+            change_of((name, raw, cell.stamp, cell.own_ttl, "", None))
+            if b"\x00" not in name
+            else _within_namespace(name, raw, cell)
+            for (name, cell), raw in zip(entries, raws, strict=False)
+        ]
 
     def writes(self, changes: Iterable[EntryChange]) -> Iterator[Write]:
         """Return `changes` as writes to the backend."""
@@ -241,6 +260,11 @@ READ_AHEAD: Final = 200_000
 More keys are closer to each other, and are read in less time. But what has been read lies longer until a record comes upon it, and beside other
 work that costs as much as the reads save: from 300,000 keys on, no less was needed.
 """
+
+
+def _within_namespace(name: bytes, raw: bytes | None, cell: Cell) -> EntryChange:
+    key_json, _zero, namespace = name.partition(b"\x00")
+    return EntryChange(key_json, raw, cell.stamp, cell.own_ttl, namespace.decode())
 
 
 class SingleHandle(Handle):

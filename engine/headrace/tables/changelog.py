@@ -19,7 +19,7 @@ from headrace.async_io.responses import KeptResponse
 from headrace.materializer.histories import HistoryChange
 from headrace.state.backend import EntryChange
 from headrace.state.codec import encode
-from headrace.state.key_groups import key_group
+from headrace.state.key_groups import key_groups_of
 from headrace.state.timers import Timer, TimerChange
 from headrace.storage.files import LateValues, ParquetLayout, StagedFile, utf8
 from headrace.tables.folder import JobFolder
@@ -177,7 +177,7 @@ class Changelog:
         count = len(keys)
         columns |= {
             "operator": pa.repeat(self._operator, count),
-            "key_group": self._key_groups(keys),
+            "key_group": pa.array(key_groups_of(keys, self._max_parallelism), pa.int32()),
             "key": utf8(keys),
             "checkpoint_id": pa.repeat(pa.scalar(self._checkpoint_id, pa.int64()), count),
             "deleted": deleted,
@@ -185,11 +185,6 @@ class Changelog:
         schema = ALL_TABLES[name].schema
         arrays = [_array(columns.get(field.name, ()), field.type, count) for field in schema]
         return pa.Table.from_arrays(arrays, schema=schema)
-
-    def _key_groups(self, keys: Sequence[bytes]) -> list[int]:
-        """Return the key group of each key: a key has many entries in a list or map."""
-        groups = {key: key_group(key, self._max_parallelism) for key in dict.fromkeys(keys)}
-        return [*map(groups.__getitem__, keys)]
 
 
 def _array(values: Sequence[Any], kind: pa.DataType, count: int) -> pa.Array:

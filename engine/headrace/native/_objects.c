@@ -853,10 +853,10 @@ cache_ahead(ValueCells *cells, PyObject *name)
     if (cells->ahead == NULL || !PyDict_CheckExact(cells->ahead) || PyDict_GET_SIZE(cells->ahead) == 0 || cells->decode == NULL) {
         return NULL;
     }
-    PyObject *by_name = Py_NewRef(cells->cells), *decode = Py_NewRef(cells->decode); /* which may run code */
-    PyObject *stored = Py_XNewRef(PyDict_GetItemWithError(cells->ahead, name));
+    PyObject *by_name = Py_NewRef(cells->cells), *ahead = Py_NewRef(cells->ahead), *decode = Py_NewRef(cells->decode); /* may run code */
+    PyObject *stored = Py_XNewRef(PyDict_GetItemWithError(ahead, name));
     PyObject *cell = stored == NULL ? NULL : cell_of(stored, decode);
-    if (cell != NULL && PyDict_SetItem(by_name, name, cell) < 0) {
+    if (cell != NULL && (PyDict_SetItem(by_name, name, cell) < 0 || PyDict_DelItem(ahead, name) < 0)) {
         Py_CLEAR(cell);
     }
     if (cell == NULL && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {
@@ -864,6 +864,7 @@ cache_ahead(ValueCells *cells, PyObject *name)
     }
     Py_XDECREF(stored);
     Py_DECREF(decode);
+    Py_DECREF(ahead);
     Py_DECREF(by_name);
     return cell;
 }

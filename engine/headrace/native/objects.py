@@ -276,6 +276,7 @@ class ValueCells:
         if cell is None and name in self._ahead:
             with suppress(Exception):  # the store reads it again, and raises the error that names it
                 cell = self._cells[name] = _cell_of(self._ahead[name], self._decode)
+                del self._ahead[name]
         return cell
 
     def may_act(self, access: Any) -> bool:

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import chain, islice, repeat
+from itertools import chain, islice
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -51,7 +51,7 @@ _FOR_EVER = timedelta.max // timedelta(milliseconds=1)
 _MEASURED: Final = 64
 """Number of cached entries that are measured, about: of all ages."""
 
-_AT_ONCE: Final = 1_000
+_AT_ONCE: Final = 100
 """Number of entries whose values are encoded together: a task has so many of them twice in memory."""
 
 _DROPPED = True
@@ -420,7 +420,8 @@ class StateStore:
             removed = [entry for entry in changed if entry[1].value is None]
             if any(cell.stored is None for _, cell in removed):
                 self._read_unread_removals(cells)
-            changes += self._changes_of(cells, [entry for entry in removed if entry[1].stored], repeat(None))
+            stored = [entry for entry in removed if entry[1].stored]
+            changes += self._changes_of(cells, stored, [None] * len(stored))
         return changes
 
     def _read_unread_removals(self, cells: Cells) -> None:
@@ -443,7 +444,7 @@ class StateStore:
         key_json, namespace = cells.key_json, cells.namespace
         return [
             change_of((key_json, raw, cell.stamp, cell.own_ttl, namespace, name))
-            for (name, cell), raw in zip(entries, raws, strict=False)
+            for (name, cell), raw in zip(entries, raws, strict=True)
         ]
 
     def writes(self, changes: Iterable[EntryChange]) -> Iterator[Write]:

@@ -42,7 +42,7 @@ class SingleStore(StateStore, ValueCells):
         self.cells = Cells(value_entry(self.name, b""))
         self._cells = self.cells.by_name
         self._ahead: dict[bytes, bytes | None] = {}
-        """What `read_ahead` has read of keys outside of namespaces."""
+        """What `read_ahead` has read of keys outside of namespaces, and no code has come upon."""
         self._decode = self._codec.read
         self._known_keys: set[bytes] = set()
         """Keys whose entries of all namespaces are cached."""
@@ -83,7 +83,7 @@ class SingleStore(StateStore, ValueCells):
     ) -> Any:
         """Return the result of `operation`, once the entry is known, as `StateStore.read` does; what was read ahead is known."""
         if name in self._ahead and name not in cells.by_name:
-            self._cache([name], [self._ahead[name]])
+            self._cache([name], [self._ahead.pop(name)])
         return super().read(cells, name, operation, unread=unread, resumes=resumes)
 
     def values_of(self, keys: Sequence[bytes], clocks: Sequence[int] = ()) -> list[Any]:
@@ -107,7 +107,7 @@ class SingleStore(StateStore, ValueCells):
         """Make cells of the keys' values outside of namespaces."""
         self.prefetch(keys)
         ahead = dict.fromkeys(filterfalse(self.cells.by_name.__contains__, keys))
-        self._cache(ahead, [*map(self._ahead.__getitem__, ahead)])
+        self._cache(ahead, [*map(self._ahead.pop, ahead)])
 
     def set_values(self, keys: Sequence[bytes], values: Sequence[Any], timestamps: Sequence[int | None]) -> None:
         """Set the values of keys that `values_of` has returned; None removes one.
@@ -240,7 +240,7 @@ class SingleStore(StateStore, ValueCells):
             change_of((name, raw, cell.stamp, cell.own_ttl, "", None))
             if b"\x00" not in name
             else _within_namespace(name, raw, cell)
-            for (name, cell), raw in zip(entries, raws, strict=False)
+            for (name, cell), raw in zip(entries, raws, strict=True)
         ]
 
     def writes(self, changes: Iterable[EntryChange]) -> Iterator[Write]:

@@ -8,11 +8,13 @@ import weakref
 from collections import deque
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from headrace import native
 from headrace.native import objects as in_python
 from headrace.records.order import output_order
+from headrace.state.backend import stored_value
 
 KEY = b'"a"'
 BOTH = ["Python", pytest.param("C", marks=pytest.mark.skipif(native.runs_in != "C", reason="not compiled"))]
@@ -117,6 +119,7 @@ class World:
         self.context = self.task.context = self.context_of()
         self.store, self.handle = store(), handle()
         self.store._task, self.store._ttl, self.store._cells, self.store._loading = self.task, None, {}, {}
+        self.store._ahead, self.store._decode = {}, msgspec.json.decode
         self.store.blocking, self.store.hits, self.store._done = False, 0, self.Future(None, self.task)
         self.store._add, self.store._get_result = (lambda value, total: total + value), str
         self.handle._store, self.handle._suffix = self.store, b""
@@ -388,6 +391,70 @@ def test_other_values_are_left_to_the_store(world, why):
         world.task.context = world.context_of(b'"b"')
     assert world.store.value() == "read"
     assert world.store.update(6) == ("written", 6, None)
+
+
+def fields_of(cell):
+    return cell.value, cell.stamp, cell.own_ttl, cell.stored, cell.dirty
+
+
+def test_cells_of_stored_values(objects):
+    stored = [stored_value(-(1 << 40), b'{"a":1}', 5), None, stored_value(0, b"null"), stored_value(1 << 62, b"2")]
+    cells = objects.Cell.all_of(iter(stored), msgspec.json.decode)
+    assert [*map(fields_of, cells)] == [
+        ({"a": 1}, -(1 << 40), 5, True, False),
+        (None, 0, 0, False, False),
+        (None, 0, 0, True, False),
+        (2, 1 << 62, 0, True, False),
+    ]
+
+
+@pytest.mark.parametrize("stored", [b"", b"123456789012345"])
+def test_short_values_are_refused(objects, stored):
+    with pytest.raises(ValueError, match="is no stored value"):
+        objects.Cell.all_of([stored], msgspec.json.decode)
+
+
+def test_errors_of_decoding_are_passed_on(objects):
+    with pytest.raises(msgspec.DecodeError):
+        objects.Cell.all_of([stored_value(1, b"2"), stored_value(1, b"{")], msgspec.json.decode)
+
+
+def test_values_read_ahead_become_cells(world):
+    world.store._ahead = {KEY: stored_value(3, b"5", 2)}
+    assert run(wait(world.store.value())) == 5
+    assert fields_of(world.store._cells[KEY]) == (5, 3, 2, True, False)
+    assert world.store._ahead == {}
+    world.store.update(6)
+    assert fields_of(world.store._cells[KEY]) == (6, 7, 0, True, True)
+    assert run(wait(world.store.value())) == 6
+
+
+def test_absences_read_ahead_become_cells(world):
+    world.store._ahead = {KEY: None}
+    assert run(wait(world.store.value())) is None
+    assert fields_of(world.store._cells[KEY]) == (None, 0, 0, False, False)
+
+
+def test_writes_come_upon_values_read_ahead(world):
+    world.store._ahead = {KEY: stored_value(3, b"5")}
+    assert world.store.update(6) is world.store._done
+    assert fields_of(world.store._cells[KEY]) == (6, 7, 0, True, True)
+
+
+def test_accumulators_read_ahead_become_cells(world):
+    world.handle._store = world.store
+    world.store._ahead = {KEY: stored_value(3, b"5"), KEY + b"\x00day": stored_value(3, b"50")}
+    assert run(wait(world.handle.get())) == "5"
+    world.handle._suffix = b"\x00day"
+    world.handle.add(1)
+    assert fields_of(world.store._cells[KEY + b"\x00day"]) == (51, 7, 0, True, True)
+
+
+def test_unfit_values_read_ahead_are_left_to_the_store(world):
+    world.store._ahead = {KEY: stored_value(3, b"{")}
+    assert world.store.value() == "read"
+    assert world.store.update(6) == ("written", 6, None)
+    assert world.store._cells == {}
 
 
 def test_other_waiting_calls_are_no_obstacle(world):

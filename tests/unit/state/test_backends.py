@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rocksdict import Options
+from rocksdict import AccessType, Options, Rdict
 
 from headrace.materializer.stored_history import history_entry
 from headrace.state import rocksdb
@@ -84,6 +85,30 @@ def test_rocksdb_without_inline_reads_always_waits(tmp_path):
     backend.write_batch([(b"v", b"1")])
     assert not backend.is_in_memory
     backend.close()
+
+
+def filtered_entries(folder):
+    """Return how many entries the files' filters know, and how many entries the files have."""
+    database = Rdict(str(folder), access_type=AccessType.read_only())
+    properties = database.property_value("rocksdb.aggregated-table-properties")
+    database.close()
+    return tuple(int(re.search(rf"# {name}=(\d+)", properties)[1]) for name in ("entries for filter", "entries"))
+
+
+def test_files_of_rocksdb_have_filters(tmp_path):
+    """Also those that are added to a database that was created without: its copies of earlier versions stay in use."""
+    database = Rdict(str(tmp_path), Options(raw_mode=True))
+    database[b"va"] = b"1"
+    database.close()
+    backend = RocksDbBackend(tmp_path, create=False)
+    backend.write_batch([(b"vb", b"2"), (b"vc", b"3")])
+    backend.close()
+    assert filtered_entries(tmp_path) == (2, 3)
+    again = RocksDbBackend(tmp_path, create=False)
+    assert again.get_many([b"va", b"vb", b"vx"]) == [b"1", b"2", None]
+    again.merge()
+    again.close()
+    assert filtered_entries(tmp_path) == (3, 3)
 
 
 @pytest.mark.slow

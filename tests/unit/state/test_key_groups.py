@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.state.key_groups import KeyGroupRange, key_group, key_group_range, task_of
+from headrace.state.codec import encode
+from headrace.state.key_columns import key_group_column
+from headrace.state.key_groups import KeyGroupRange, key_group, key_group_range, key_groups_of, task_of
 
 LONG = '"a long key of more than thirty-two bytes, for the other branch"'
 
@@ -30,6 +33,23 @@ def test_key_groups_equal_those_of_spark(key, of_128, of_7):
 
 
 sizes = st.integers(1, 300)
+texts = st.text(max_size=40).map(encode)
+
+
+@given(
+    keys=st.lists(texts, max_size=30) | st.lists(st.sampled_from([b"1", b'"a"']), min_size=20), max_parallelism=sizes
+)
+def test_columns_of_keys_have_the_same_groups(keys, max_parallelism):
+    groups = [key_group(key, max_parallelism) for key in keys]
+    assert key_groups_of(keys, max_parallelism).tolist() == groups
+    column = key_group_column(pa.array(keys, pa.binary()), max_parallelism)
+    assert (column.to_pylist(), column.type) == (groups, pa.int32())
+
+
+def test_long_columns_of_keys_have_the_same_groups():
+    keys = [b"%d" % number for number in range(50_000)]
+    column = key_group_column(pa.array([*keys, b"7"], pa.binary()).slice(1), 128)
+    assert column.to_pylist() == [key_group(key, 128) for key in [*keys[1:], b"7"]]
 
 
 @given(max_parallelism=sizes, parallelism=sizes)

@@ -388,3 +388,32 @@ def test_values_read_ahead_are_read_once(backends, monkeypatch):
         store.prefetch(KEYS[2:])
         store.prefetch(KEYS)
         assert [read(store, 1, 0, key) for key in KEYS] == [None, 7, None, None, None]
+
+
+def test_unfit_values_read_ahead_name_their_state(backend, store_of):
+    backend.write_batch([(value_entry("legs", KEY), stored_value(1, b'"text"'))])
+    store = store_of()
+    store.read_ahead([KEY])
+    enter(store, KEY, 1, 1)
+    with pytest.raises(StateSchemaError, match=r"state 'legs' of operator 'delay' is stored as \"text\""):
+        store.value()
+
+
+def test_values_are_read_ahead_once(backend, store_of):
+    """A backend that is sorted answers before code asks; a value that code has changed stays."""
+    keys = [b'"%d"' % number for number in range(5)]
+    backend.write_batch(
+        [(value_entry("legs", key), stored_value(1, b"%d" % number)) for number, key in enumerate(keys)]
+    )
+    store = store_of()
+    enter(store, keys[3], 1, 1)
+    store.update(30)
+    store.read_ahead([*keys, KEY])
+    if backend.is_sorted:
+        backend.write_batch([(value_entry("legs", key), None) for key in keys])
+    values = []
+    for key in [*keys, KEY]:
+        enter(store, key, 1, 1)
+        values.append(awaited(store.value()))
+    assert values == [0, 1, 2, 30, 4, None]
+    assert store.statistics().cached == 6

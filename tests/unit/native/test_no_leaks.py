@@ -7,6 +7,7 @@ import gc
 import sys
 import tracemalloc
 
+import msgspec
 import pytest
 
 from headrace import (
@@ -24,7 +25,7 @@ from headrace.execution.element import Element, Emitted
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.process_context import ProcessContext
 from headrace.records.order import record_order
-from headrace.state.backend import HashMapBackend
+from headrace.state.backend import HashMapBackend, stored_value, value_entry
 
 
 class Event(Struct, frozen=True):
@@ -217,6 +218,39 @@ def test_uncommon_ends_leave_nothing_behind(function, do):
         for _ in range(100):
             kept: list = []
             run(function, [Event("", kept), Event(do, kept), Event(do, kept), Event("", kept)])
+
+    counts, objects, traced = left_behind(often)
+    assert (counts < 50, objects < 50, traced < 100_000) == (True, True, True)
+
+
+class Sorted(HashMapBackend):
+    """Backend whose values are read ahead."""
+
+    is_sorted = True
+
+
+def run_ahead(stored):
+    """Run records of keys whose values were read ahead, and of one whose value was not."""
+    backend = Sorted()
+    keys = [b"%d" % number for number in range(7)]
+    backend.write_batch([(value_entry("seen", key), stored) for key in keys[:-2]])
+    operator = Process("counts", "key", Counts())
+    process = KeyedProcess(operator, backend, records=(Event,), watermark=0, last_watermark=0)
+    process.read_ahead(keys[:-1])
+    elements = [Element(record_order(1 + place), 0, 0, keys[place % 7], Event("")) for place in range(21)]
+    with contextlib.suppress(HeadraceError):
+        process.run([elements], [])
+    process.drop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stored", [stored_value(5, b"7", 3), stored_value(5, b"{")], ids=["fits", "does not fit"])
+def test_values_read_ahead_leave_nothing_behind(stored):
+    def often():
+        for _ in range(100):
+            run_ahead(stored)
+            with contextlib.suppress(ValueError, msgspec.DecodeError):
+                native.Cell.all_of([stored, None, stored[:-1]], msgspec.json.decode)
 
     counts, objects, traced = left_behind(often)
     assert (counts < 50, objects < 50, traced < 100_000) == (True, True, True)

@@ -450,7 +450,7 @@ def test_accumulators_read_ahead_become_cells(world):
     assert fields_of(world.store._cells[KEY + b"\x00day"]) == (51, 7, 0, True, True)
 
 
-def test_unfit_values_read_ahead_are_left_to_the_store(world):
+def test_unfit_values_are_left_to_the_store(world):
     world.store._ahead = {KEY: stored_value(3, b"{")}
     assert world.store.value() == "read"
     assert world.store.update(6) == ("written", 6, None)

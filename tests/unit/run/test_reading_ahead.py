@@ -124,8 +124,11 @@ def left_behind(function, files, **settings):
     for file in files:
         harness.feed_table("acts", file)
         harness.run()
-    state = sorted(map(repr, harness.table("keyed_state").to_pylist()))
-    return state, harness.sink_table("seen").to_pylist()
+    rows = harness.table("keyed_state").to_pylist()
+    lasting = [
+        row for row in rows if row["state"] in {"plain", "total"}
+    ]  # a clean-up takes other entries of each backend
+    return sorted(map(repr, lasting)), harness.sink_table("seen").to_pylist()
 
 
 def file_of(rows):
@@ -174,7 +177,7 @@ def some_acts(keys):
     return file_of([{"key": f"k{key}", "number": 1, "at": key, "act": ""} for key in keys])
 
 
-def test_keys_of_a_part_are_read_with_one_call(monkeypatch):
+def test_keys_are_read_with_one_call(monkeypatch):
     calls, get_many = [], RocksDbBackend.get_many
 
     def counted(backend, keys, /):

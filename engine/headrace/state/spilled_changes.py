@@ -53,9 +53,10 @@ class SpilledChanges:
     def spill(self, store: StateStore) -> None:
         """Write all changes of a store. Called while no code of the task runs or waits."""
         try:
-            self.count += self.add(store, store.changes())
+            changes = [*store.changes()]  # before one is written: what the database has, a cell must know
         except StateSchemaError:
             return  # all stay in memory: a later record may correct the value, and the end of the task refuses it
+        self.count += self.add(store, changes)
         store.drop()
 
     def add(self, store: StateStore, changes: Iterable[EntryChange]) -> int:

@@ -28,7 +28,7 @@ from headrace.state.backend import (
 )
 from headrace.state.cells import Cells
 from headrace.state.cursor import PAGE
-from headrace.state.store import Handle, Operation, StateStore
+from headrace.state.store import Entry, Handle, Operation, StateStore
 from headrace.state.ttl import NO_HISTORY, AccessTimes, EntryLifetimes
 from headrace.state.waiting_calls import Access, More, StateTask
 
@@ -233,14 +233,12 @@ class SingleStore(StateStore, ValueCells):
             cell = self.decode(*self._backend.get_many([self.cells.prefix + name]))
         return cell.value
 
-    def _changes_of(
-        self, _: Cells, entries: Iterable[tuple[bytes, Cell]], raws: Iterable[bytes | None], /
-    ) -> list[EntryChange]:
+    def _changes_of(self, entries: Sequence[Entry], raws: Iterable[bytes | None], /) -> list[EntryChange]:
         return [
             change_of((name, raw, cell.stamp, cell.own_ttl, "", None))
             if b"\x00" not in name
             else _within_namespace(name, raw, cell)
-            for (name, cell), raw in zip(entries, raws, strict=True)
+            for (_, name, cell), raw in zip(entries, raws, strict=True)
         ]
 
     def writes(self, changes: Iterable[EntryChange]) -> Iterator[Write]:
@@ -362,7 +360,7 @@ class BlockingValueStore(ValueStore[V]):
     def _read(self) -> Cell:
         key_json = self.access.key_json
         if key_json not in self._cells:
-            self.prefetch((key_json,))
+            self._load_values((key_json,))
         return self._cells[key_json]
 
 

@@ -22,6 +22,7 @@ from headrace import (
     Timestamp,
     ValueState,
 )
+from headrace.options import KeyOrder
 from headrace.run import keyed_stage, transit
 from headrace.state.rocksdb import RocksDbBackend
 from headrace.testing import PipelineHarness
@@ -90,19 +91,28 @@ class Acting(KeyedProcessFunction[Act, Seen]):
 
 
 class ActingInOrder(KeyedProcessFunction[Act, Seen]):
-    """The same in a plain function."""
+    """Does so in a plain function."""
 
     plain = ValueState("plain", int)
+    short = ValueState("short", int, ttl=TTL)
     total = AggregatingState("total", Numbers())
 
     def process(self, act: Act, ctx: Context, /) -> None:
-        if act.act == "clear":
-            self.plain.clear()
-        elif act.act == "add":
-            self.total.add(act.number)
-        elif act.act == "write":
-            self.plain.update((self.plain.value() or 0) + act.number)
-        ctx.collect(Seen(act.key, (self.plain.value(), self.total.get())))
+        state = self.short if act.number % 2 else self.plain
+        match act.act:
+            case "write":
+                state.update((state.value() or 0) + act.number)
+            case "live long":
+                self.short.update(act.number, ttl=timedelta(milliseconds=90))
+            case "clear":
+                state.clear()
+            case "add":
+                self.total.add(act.number)
+            case "add apart":
+                state.update(act.number)
+            case "read":
+                state.update(None)
+        ctx.collect(Seen(act.key, (self.plain.value(), self.short.value(), self.total.get())))
 
 
 def acting(function):
@@ -154,16 +164,26 @@ ACTS = st.fixed_dictionaries(
     cache=st.sampled_from([1, 3, 6, 1000]),
     at_once=st.sampled_from([1, 4, 1000]),
     inline=st.sampled_from([0, 1 << 20]),
+    backend=st.sampled_from(["rocksdb", "delta"]),
+    order=st.sampled_from([*KeyOrder]),
 )
-def test_state_read_ahead_is_the_same(files, function, rows, cache, at_once, inline):
+def test_state_read_ahead_is_the_same(files, function, rows, cache, at_once, inline, backend, order):
     tables = [file_of(file) for file in files]
-    job = {
-        "execution": {"async-state": {"cache-entries": cache, "in-flight-records-limit": at_once}},
-        "state": {"inline_reads_below": inline},
-    }
+    options = {"cache-entries": cache, "in-flight-records-limit": at_once, "order-with-same-key": order.value}
+    job = {"execution": {"async-state": options}, "state": {"inline_reads_below": inline}}
     with parts_of(rows):
-        ahead = left_behind(function(), tables, job=job, backend="rocksdb", parallelism=1)
+        ahead = left_behind(function(), tables, job=job, backend=backend, parallelism=1)
     assert ahead == left_behind(function(), tables, backend="hashmap", parallelism=1)
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "delta"])
+@pytest.mark.parametrize("act", ["read", "live long", "clear", "add apart"])
+def test_plain_functions_write_first(act, backend):
+    """Their first access to what was read ahead need not be a read."""
+    acts = [{"key": "a", "number": number, "at": 1, "act": kind} for kind in ("write", act) for number in (1, 2)]
+    files = [file_of(acts[:2]), file_of(acts[2:])]
+    ahead = left_behind(ActingInOrder(), files, backend=backend, parallelism=1)
+    assert ahead == left_behind(ActingInOrder(), files, backend="hashmap", parallelism=1)
 
 
 class Counting(KeyedProcessFunction[Act, Seen]):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace import ValueState
 from headrace.state.backend import EntryChange, memory_of, named
 from headrace.state.spilled_changes import MARK, SpilledChanges
+from headrace.state.values import BlockingValueStore
 
 
 class Store:
@@ -83,3 +87,29 @@ def test_no_mark_is_left(backends):
 @pytest.mark.parametrize(("sizes", "is_due"), [((), False), ((5, 4), False), ((5, 5), True)])
 def test_spilling_is_due_beyond_the_limit(sizes, is_due):
     assert SpilledChanges(None, 9).is_due([Store("m", size) for size in sizes]) is is_due
+
+
+@pytest.mark.parametrize("backends", ["rocksdb"], indirect=True)
+def test_refused_spill_writes_nothing(backends):
+    """A value that does not fit keeps all changes in memory; a later spill knows which entries the database has."""
+    keys = [b"%d" % number for number in range(3000)]
+    with backends.lent() as new:
+        database, task = new(), SimpleNamespace()
+        store = BlockingValueStore(ValueState("m", int), "totals", database, task)
+        spilled = SpilledChanges(database, 0)
+
+        def write(key, value):
+            task.context = SimpleNamespace(key_json=key, timestamp=1, owns_key=True)
+            store.update(value)
+
+        for key in keys:
+            write(key, 7)
+        write(keys[-1], "text")
+        spilled.spill(store)
+        assert (spilled.count, [*database.items()]) == (0, [])
+        write(keys[-1], 9)
+        write(keys[0], None)
+        spilled.spill(store)
+        rows = {change.key_json: change.raw for _, part in spilled.parts() for change in part}
+        assert rows == dict.fromkeys(keys[1:], b"7") | {keys[-1]: b"9"}
+        spilled.drop_marks()
